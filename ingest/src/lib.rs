@@ -1,0 +1,1 @@
+//! Rollouts people already have, streamed into the lake.

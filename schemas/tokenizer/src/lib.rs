@@ -1,0 +1,1 @@
+//! Token ids to text and back, from a tokenizer.json.

@@ -1,0 +1,1 @@
+//! The SQL session: views, functions and, later, the batch planner.

@@ -1,0 +1,2 @@
+//! The `dressage` command.
+fn main() {}

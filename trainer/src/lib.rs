@@ -1,0 +1,1 @@
+//! The libtorch trainer: rows to tensors, losses and checkpoints.
