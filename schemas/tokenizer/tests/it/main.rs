@@ -1,0 +1,5 @@
+//! The tokenizer crate from outside.
+
+mod byte_exact;
+mod kept_tokenizers;
+mod tiny;
