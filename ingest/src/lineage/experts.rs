@@ -66,7 +66,12 @@ mod tests {
     use super::*;
 
     fn experts(rows: u8) -> CallExperts {
-        CallExperts { bytes: (0..rows).flat_map(|r| [r, r + 100]).collect(), dtype: ExpertDtype::Uint8, layers: 1, top_k: 2 }
+        CallExperts {
+            bytes: (0..rows).flat_map(|r| [r, r + 100]).collect(),
+            dtype: ExpertDtype::Uint8,
+            layers: 1,
+            top_k: 2,
+        }
     }
 
     #[test]

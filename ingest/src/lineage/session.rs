@@ -142,12 +142,7 @@ impl SessionBuilder {
         (self.steps, self.data)
     }
 
-    fn push(
-        &mut self,
-        placement: &Placement,
-        context: &[Arc<Message>],
-        call: ModelCall,
-    ) -> Result<usize, RecordError> {
+    fn push(&mut self, placement: &Placement, context: &[Arc<Message>], call: ModelCall) -> Result<usize, RecordError> {
         let index = self.steps.len();
         let mut step = RolloutStep {
             turn_id: call.turn_id,

@@ -142,10 +142,7 @@ mod tests {
     #[test]
     fn a_plain_message_needs_no_body_and_anything_richer_keeps_its_json() {
         assert_eq!(chat_message(json!({"role": "user", "content": "hi"})).content.body, None);
-        assert_eq!(
-            chat_message(json!({"role": "tool", "content": "r", "tool_call_id": "c1"})).content.body,
-            None
-        );
+        assert_eq!(chat_message(json!({"role": "tool", "content": "r", "tool_call_id": "c1"})).content.body, None);
         let parts = json!({"role": "user", "content": [{"type": "text", "text": "a"}, "b"]});
         let message = chat_message(parts.clone());
         assert_eq!(message.content.text.as_deref(), Some("a\nb"));
@@ -196,8 +193,10 @@ mod tests {
             let calls: Value = serde_json::from_str(message.content.tool_calls.as_deref().unwrap()).unwrap();
             (calls[0]["function"]["arguments"].as_str().unwrap().to_owned(), message.flags)
         };
-        let openai = |arguments: Value| json!({"id": "c1", "type": "function",
-                                               "function": {"name": "lookup", "arguments": arguments}});
+        let openai = |arguments: Value| {
+            json!({"id": "c1", "type": "function",
+                                               "function": {"name": "lookup", "arguments": arguments}})
+        };
         for (given, kept) in [
             (json!("{\"city\":\"Paris\"}"), "{\"city\":\"Paris\"}"),
             (json!({"city": "Paris"}), "{\"city\":\"Paris\"}"),

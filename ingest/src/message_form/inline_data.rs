@@ -47,7 +47,9 @@ fn data_url(text: &str) -> Option<(&str, &str)> {
 /// `{"mimeType": …, "data": …}` (Gemini, MCP).
 fn holds_base64(map: &Map<String, Value>) -> bool {
     map.get("type").and_then(Value::as_str) == Some("base64")
-        || ["format", "media_type", "mime_type", "mimeType"].iter().any(|key| map.get(*key).is_some_and(Value::is_string))
+        || ["format", "media_type", "mime_type", "mimeType"]
+            .iter()
+            .any(|key| map.get(*key).is_some_and(Value::is_string))
 }
 
 fn take(encoded: &str, data: &mut Vec<Content>) -> Option<String> {

@@ -7,8 +7,7 @@ use super::chat::chat_message;
 use super::draft::{Draft, ToolCall, string};
 
 /// Token fields that recorders put on items; they have columns of their own and are not part of what was said.
-const TOKEN_FIELDS: [&str; 4] =
-    ["prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"];
+const TOKEN_FIELDS: [&str; 4] = ["prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"];
 
 /// Whether the item is said by the model: an assistant's message, reasoning, or a call.
 pub fn is_reply_item(item: &Value) -> bool {

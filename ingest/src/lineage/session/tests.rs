@@ -125,7 +125,8 @@ fn the_same_call_id_twice_is_paired_by_order() {
     let call = calling(&["call_0", "call_0"]);
     let said = Arc::new(call.reply.clone().unwrap());
     session.call(&[question.clone()], call).unwrap();
-    let result = |text: &str| Arc::new(chat_message(json!({"role": "tool", "content": text, "tool_call_id": "call_0"})));
+    let result =
+        |text: &str| Arc::new(chat_message(json!({"role": "tool", "content": text, "tool_call_id": "call_0"})));
     session.call(&[question, said, result("1"), result("2")], reply("done")).unwrap();
     let (steps, _) = session.finish();
     assert_eq!(steps[0].flags, [flag::TOOL_CALL_ID_DUPLICATE], "and not unanswered");
@@ -168,7 +169,14 @@ fn made_up() -> impl Strategy<Value = Vec<MadeUp>> {
 /// The whole prompt and output of every call, with ids counted up so that each generated id is unique.
 fn conversations(calls: &[MadeUp]) -> Vec<(Vec<i32>, Vec<i32>)> {
     let mut next = 0_i32;
-    let mut fresh = |n: usize| (0..n).map(|_| { next += 1; next }).collect::<Vec<i32>>();
+    let mut fresh = |n: usize| {
+        (0..n)
+            .map(|_| {
+                next += 1;
+                next
+            })
+            .collect::<Vec<i32>>()
+    };
     let mut made: Vec<(Vec<i32>, Vec<i32>)> = Vec::new();
     for call in calls {
         let mut prompt = match made.len().checked_sub(call.from + 1).and_then(|i| made.get(i)) {
