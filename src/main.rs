@@ -1,2 +1,38 @@
-//! The `dressage` command.
-fn main() {}
+//! The `dressage` command: parses arguments, merges settings and wires the rooms together.
+//!
+//! Takes a command line, a settings file and the environment; gives results on stdout, progress and errors on
+//! stderr, and an exit code that says what to do. It refuses logic: what is worth testing lives in a room.
+//!
+//! ```text
+//!   argv ─▶ cli (clap) ─┐
+//!   dressage.toml ──────┼▶ settings (one value, one origin each) ─▶ commands/<name>.rs ─▶ rooms
+//!   DRESSAGE__… ────────┘                                                │
+//!                               stdout ◀── output (table | JSON) ◀───────┤
+//!                               exit code ◀── failure (ErrorKind) ◀──────┘
+//! ```
+//!
+//! Read first: [`cli::Cli`] (what can be asked), [`settings::Settings`] (what can be tuned), [`failure`] (exit codes).
+
+mod cli;
+mod commands;
+mod failure;
+mod memory;
+mod output;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Long ingests allocate and free many large buffers from many threads; glibc's arenas keep what they once held, and
+/// the memory limit is a promise about the whole process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match commands::run(cli) {
+        Ok(outcome) => outcome.exit_code(),
+        Err(error) => failure::report(&error),
+    }
+}

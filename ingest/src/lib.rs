@@ -19,6 +19,8 @@ mod error;
 pub mod importer;
 pub mod importers;
 pub mod json;
+pub mod lineage;
+pub mod message_form;
 pub mod rollout;
 pub mod rule;
 

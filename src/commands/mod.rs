@@ -1,0 +1,42 @@
+//! One file a command. Each takes its arguments and a [`Context`], and calls the rooms.
+
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod reference_pages;
+
+use anyhow::Result;
+
+use crate::cli::{Cli, Command, GlobalArgs};
+use crate::failure::Outcome;
+use crate::output::Output;
+use crate::settings::Layers;
+
+/// What every command needs: its settings so far, and where to write.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Defaults, file, environment and global flags; a command adds its own flags.
+    pub(crate) layers: Layers,
+    /// Where to write and how.
+    pub(crate) output: Output,
+}
+
+impl Context {
+    fn new(global: &GlobalArgs) -> Result<Self> {
+        let mut layers = Layers::load(global.config.as_deref())?;
+        layers.flag("store", "--store", global.store.as_ref())?;
+        layers.flag("s3.endpoint", "--s3-endpoint", global.s3_endpoint.as_ref())?;
+        layers.flag("s3.region", "--region", global.region.as_ref())?;
+        layers.flag("s3.allow_http", "--allow-http", global.allow_http.then_some(true))?;
+        Ok(Self { layers, output: Output::new(global) })
+    }
+}
+
+/// Runs one command.
+pub(crate) fn run(cli: Cli) -> Result<Outcome> {
+    let context = Context::new(&cli.global)?;
+    match cli.command {
+        Command::Config(args) => config::run(&context, &args),
+        Command::Completions(args) => completions::run(&args),
+        Command::ReferencePages(args) => reference_pages::run(&args),
+    }
+}

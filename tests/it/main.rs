@@ -1,0 +1,3 @@
+//! The command as a user types it, over real stores: one binary, one module a subject.
+
+mod cli;
