@@ -82,6 +82,12 @@ impl IngestSettings {
     /// Smallest memory limit that an ingest can work under.
     pub const MEMORY_LIMIT_BYTES_MIN: u64 = 64 << 20;
 
+    /// The values that `format` may have.
+    pub fn formats() -> impl Iterator<Item = &'static str> {
+        let named = importers::ALL.iter().map(|importer| importer.name());
+        std::iter::once(FORMAT_AUTO).chain(named).chain(importers::columns::FORMATS)
+    }
+
     /// Checks what can be checked before any source is opened.
     ///
     /// # Errors
@@ -101,9 +107,8 @@ impl IngestSettings {
         if self.run.as_deref() == Some("") {
             return bad("run", "empty; leave it out for the source's run".to_owned());
         }
-        if self.format != FORMAT_AUTO && importers::by_name(&self.format).is_none() {
-            let mut known: Vec<&str> = importers::ALL.iter().map(|i| i.name()).collect();
-            known.insert(0, FORMAT_AUTO);
+        let known: Vec<&str> = Self::formats().collect();
+        if !known.contains(&self.format.as_str()) {
             return Err(Error::UnknownFormat { format: self.format.clone(), known: known.join(", ") });
         }
         Ok(())

@@ -152,16 +152,18 @@ impl<'a> Dispatcher<'a> {
         let job = self.job(info, importer.name(), importer.memory_factor());
         let byte_offset = unpacked.byte_offset;
         let is_document = shape == Shape::JsonDocument;
-        let document = |reader| Work::Document { reader, stream: unpacked.into_stream(), byte_offset };
+        let document = |reader, unpacked: Unpacked| {
+            Work::Document { reader, stream: unpacked.into_stream(), byte_offset }
+        };
         let work = match reader {
             Reader::Records(reader) if !is_document => {
                 let blocks = self.blocks(unpacked);
                 return self.send_blocks(&job, &Arc::from(reader), blocks);
             }
             Reader::Session(reader) if !is_document => Work::Session { reader, blocks: self.blocks(unpacked) },
-            Reader::Records(reader) => document(DocumentUse::Records(Arc::from(reader))),
-            Reader::Session(reader) => document(DocumentUse::Session(reader)),
-            Reader::Document(reader) => document(DocumentUse::Whole(Arc::from(reader))),
+            Reader::Records(reader) => document(DocumentUse::Records(Arc::from(reader)), unpacked),
+            Reader::Session(reader) => document(DocumentUse::Session(reader), unpacked),
+            Reader::Document(reader) => document(DocumentUse::Whole(Arc::from(reader)), unpacked),
             Reader::Archive(_) => {
                 let rejected = self.whole_source(rule::WRONG_TYPE, "the format is a zip archive, and this is none");
                 return self.reject(&job, rejected);

@@ -32,7 +32,7 @@ impl ZipFile {
         for index in 0..archive.len() {
             let entry = archive.by_index_raw(index).map_err(damaged)?;
             if entry.is_file() {
-                let byte_offset = entry.data_start().unwrap_or_default();
+                let byte_offset = entry.data_start();
                 members.push(Member { name: entry.name().to_owned(), byte_length: entry.size(), byte_offset });
                 indices.push(index);
             }
@@ -51,7 +51,7 @@ impl ZipFile {
         if entry.encrypted() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the member is encrypted"));
         }
-        let start = entry.data_start().unwrap_or_default();
+        let start = entry.data_start();
         let packed = self.section.part(start, entry.compressed_size());
         let inner: Box<dyn Read + Send> = match entry.compression() {
             CompressionMethod::Stored => Box::new(packed),

@@ -84,6 +84,11 @@ impl Blocks {
         }
     }
 
+    /// Where the next block starts in the decompressed source.
+    pub(crate) fn byte_offset(&self) -> u64 {
+        self.byte_offset
+    }
+
     /// Reads past a line that is too long.
     fn skip_line(&mut self, mut head: Vec<u8>) -> io::Result<Next> {
         let (byte_offset, line) = (self.byte_offset, self.line);

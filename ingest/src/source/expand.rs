@@ -29,7 +29,7 @@ pub(crate) fn expand_local(name: &str) -> Result<Vec<Source>> {
     for path in paths {
         let path = path.map_err(|error| {
             let source_name = error.path().display().to_string();
-            Error::Read { source_name, byte_offset: 0, source: error.into_error() }
+            Error::Read { source_name, byte_offset: 0, source: error.into() }
         })?;
         walk(&path, 0, &mut found)?;
     }

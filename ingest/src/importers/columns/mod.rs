@@ -9,7 +9,7 @@ mod rows;
 
 use arrow::array::RecordBatch;
 
-pub(crate) use open::{Input, NotRows, Rows, open};
+pub(crate) use open::{Input, NotRows, open};
 pub(crate) use rows::read_piece;
 
 /// The formats that are read here, as `--format` and column `format` name them.

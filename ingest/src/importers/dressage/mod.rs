@@ -8,7 +8,7 @@ mod event;
 mod fields;
 pub(crate) mod line;
 pub(crate) mod segment;
-mod whole;
+pub(crate) mod whole;
 
 use crate::importer::{Confidence, Importer, Reader, Sniff, SourceInfo};
 
