@@ -73,10 +73,6 @@ impl Budget {
         self.lock().stopped = true;
         self.changed.notify_all();
     }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.lock().stopped
-    }
 }
 
 impl Permit {

@@ -5,7 +5,8 @@ use std::io::{self, Read};
 
 use bytes::{Buf, Bytes};
 use dressage_schemas::ErrorKind;
-use dressage_storage::{S3Settings, list_sources, open_source};
+use dressage_storage::S3Settings;
+use dressage_storage::source::{SourceEntry, list_sources, open_source};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::runtime::Handle;
@@ -26,7 +27,7 @@ pub(crate) async fn expand_objects(name: &str, s3: &S3Settings) -> Result<Vec<So
         ErrorKind::NotFound => Error::SourceNotFound { source_name: name.to_owned() },
         _ => Error::Storage(error),
     })?;
-    let source = |entry: dressage_storage::SourceEntry| Source {
+    let source = |entry: SourceEntry| Source {
         name: entry.uri.clone(),
         origin: Origin::Object(entry.uri),
         byte_length: Some(entry.size),
