@@ -18,7 +18,7 @@ use crate::rule;
 
 /// agent-lightning.
 #[derive(Debug)]
-pub struct AgentLightning;
+pub(super) struct AgentLightning;
 
 impl Importer for AgentLightning {
     fn name(&self) -> &'static str {

@@ -19,7 +19,7 @@ use crate::rule;
 
 /// One call a row.
 #[derive(Debug)]
-pub struct Calls;
+pub(super) struct Calls;
 
 const SESSION_KEYS: [&str; 2] = ["session", "session_id"];
 

@@ -19,7 +19,7 @@ use crate::rule;
 
 /// Chat messages, and plain prompt and completion rows.
 #[derive(Debug)]
-pub struct Chat;
+pub(super) struct Chat;
 
 /// Keys that name an attempt; a row's `id` counts within its file only and is kept as a label.
 const TRAJECTORY_KEYS: [&str; 2] = ["trajectory_id", "rollout_id"];

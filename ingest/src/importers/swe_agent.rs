@@ -17,7 +17,7 @@ use crate::rule;
 
 /// SWE-agent.
 #[derive(Debug)]
-pub struct SweAgent;
+pub(super) struct SweAgent;
 
 impl Importer for SweAgent {
     fn name(&self) -> &'static str {

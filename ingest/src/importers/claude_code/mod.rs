@@ -26,7 +26,7 @@ use crate::rule;
 
 /// Claude Code.
 #[derive(Debug)]
-pub struct ClaudeCode;
+pub(super) struct ClaudeCode;
 
 impl Importer for ClaudeCode {
     fn name(&self) -> &'static str {

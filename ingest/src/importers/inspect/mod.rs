@@ -26,11 +26,11 @@ use crate::rule;
 
 /// Inspect AI, `.eval`.
 #[derive(Debug)]
-pub struct InspectEval;
+pub(super) struct InspectEval;
 
 /// Inspect AI, `.json`.
 #[derive(Debug)]
-pub struct InspectJson;
+pub(super) struct InspectJson;
 
 impl Importer for InspectEval {
     fn name(&self) -> &'static str {
