@@ -1,0 +1,1 @@
+//! One contract, four stores: memory, a folder, a real S3 server, and that server on a bad day.
