@@ -54,19 +54,25 @@ fn a_commit_whose_answer_was_lost_is_neither_lost_nor_doubled() {
     let (behind, direct) = (on_s3(&place.through(&proxy.endpoint())), on_s3(&place));
     direct.run(&["store", "init"]).and_then(|f| f.expect_code(0).map(drop)).expect("init");
     let dir = tempfile::tempdir().expect("a folder");
-    // Every table's manifest once, then a few of any: the server has committed, the client is not told.
-    let tables = ["contents.lance/_versions", "steps.lance/_versions", "rewards.lance/_versions",
-        "ingest_log.lance/_versions", "trajectories.lance/_versions", "_versions"];
-    for (index, table) in tables.into_iter().enumerate() {
+    // The manifest of every table, told nothing or told a lie: the server has committed, the client believes it has not.
+    let manifests = [
+        "contents.lance/_versions",
+        "steps.lance/_versions",
+        "rewards.lance/_versions",
+        "ingest_log.lance/_versions",
+        "trajectories.lance/_versions",
+    ];
+    let cases = manifests.into_iter().flat_map(|path| [(path, Fault::AnswerLost), (path, Fault::FailedAfter)]);
+    for (index, (manifests, fault)) in cases.enumerate() {
         let name = format!("lost{index}");
         let workload = Workload::make(&seed.fork(index as u64), &name, 40, 80).expect("makes");
         let file = dir.path().join(format!("{name}.jsonl"));
         workload.write(&file).expect("writes");
         let before = proxy.counts().answers_lost;
-        let rule = FaultRule::any(Fault::AnswerLost, 1000).on(&["PUT"]).under(table).after(1).at_most(2);
+        let rule = FaultRule::any(fault, 1000).on(&["PUT"]).under(manifests).after(1).at_most(2);
         proxy.set_plan(FaultPlan::new(&seed, vec![rule]));
         let finished = behind.run(&ingest(&file.display().to_string(), &name)).expect("runs");
-        assert!(proxy.counts().answers_lost > before, "no answer was lost under {table}");
+        assert!(proxy.counts().answers_lost > before, "no answer was lost under {manifests}");
         let seen = visible_whole(&direct, &name, &workload).expect("whole");
         if finished.code != Some(0) {
             assert_eq!(finished.code, Some(6), "gives up as unavailable or not at all: {finished:?}");
@@ -176,7 +182,11 @@ fn a_full_disk_stops_an_ingest_with_an_error_and_the_rerun_completes_it() {
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
     assert_eq!(read("init.code").trim(), "0", "{}", read("init.err"));
     let full = read("full.code");
-    assert!(matches!(full.trim(), "6" | "7"), "a full disk is exhausted or unavailable, not {full}: {}", read("full.err"));
+    assert!(
+        matches!(full.trim(), "6" | "7"),
+        "a full disk is exhausted or unavailable, not {full}: {}",
+        read("full.err")
+    );
     assert!(read("full.err").to_lowercase().contains("no space"), "says what the disk said:\n{}", read("full.err"));
     assert_eq!(read("between.code").trim(), "0", "the store still reads: {}", read("between.err"));
     assert_eq!(read("again.code").trim(), "0", "{}", read("again.err"));

@@ -51,7 +51,10 @@ impl Seen {
     fn int(&self, column: &str) -> Result<i64> {
         let value = self.row.get(column).with_context(|| format!("no column {column}"))?;
         // Sums may come as decimals or floats; all are whole numbers here.
-        value.as_i64().or_else(|| value.as_f64().map(|float| float as i64)).with_context(|| format!("{column} is {value}"))
+        value
+            .as_i64()
+            .or_else(|| value.as_f64().map(|float| float as i64))
+            .with_context(|| format!("{column} is {value}"))
     }
 
     fn is_whole(&self, id: &str, expected: &Expected) -> Result<()> {
@@ -108,7 +111,12 @@ pub(crate) fn visible_whole(dressage: &Dressage, run: &str, workload: &Workload)
 pub(crate) fn complete(dressage: &Dressage, run: &str, workload: &Workload) -> Result<BTreeMap<String, Seen>> {
     let seen = visible_whole(dressage, run, workload)?;
     let missing: Vec<_> = workload.expected.keys().filter(|id| !seen.contains_key(*id)).collect();
-    ensure!(missing.is_empty(), "{} of {} trajectories are missing: {missing:?}", missing.len(), workload.expected.len());
+    ensure!(
+        missing.is_empty(),
+        "{} of {} trajectories are missing: {missing:?}",
+        missing.len(),
+        workload.expected.len()
+    );
     Ok(seen)
 }
 
