@@ -15,6 +15,23 @@ use futures::TryStreamExt;
 
 use super::rows::{group, key, token_bytes};
 
+/// Calls again while the store does not answer, as `ErrorKind::Unavailable` asks of every caller. Writers are not
+/// called this way: what they have taken they must get through by themselves.
+async fn patiently<T>(what: impl AsyncFn() -> dressage_storage::Result<T>) -> Result<T> {
+    const TRIES: usize = 12;
+    for _ in 1..TRIES {
+        match what().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(Duration::from_millis(20)).await,
+            other => return Ok(other?),
+        }
+    }
+    Ok(what().await?)
+}
+
+async fn init(settings: &StoreSettings) -> Result<Lake> {
+    patiently(async || Lake::init(settings.clone()).await).await
+}
+
 async fn rows(snapshot: &Snapshot, table: Table, columns: &[&str]) -> Result<Vec<RecordBatch>> {
     let options = ScanOptions::columns(columns.iter().copied());
     Ok(snapshot.scan(table, options).await?.try_collect().await?)
@@ -68,11 +85,15 @@ async fn write(lake: &Lake, ids: &[&str], n_steps: usize) -> Result<()> {
 
 /// A store is made once; opening finds it and making it again changes nothing. Where none is, that is what is said.
 pub(super) async fn a_store_is_made_once_and_found_again(settings: StoreSettings) -> Result<()> {
-    let missing = Lake::open(settings.clone()).await;
-    ensure!(missing.is_err_and(|error| error.kind() == ErrorKind::NotFound), "a missing store is not found");
-    let made = Lake::init(settings.clone()).await?;
+    let missing = patiently(async || match Lake::open(settings.clone()).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+        Ok(_) => Ok(false),
+    });
+    ensure!(missing.await?, "a store was found where none is");
+    let made = init(&settings).await?;
     write(&made, &["a"], 2).await?;
-    let again = Lake::init(settings.clone()).await?;
+    let again = init(&settings).await?;
     ensure!(again.record() == made.record(), "making a store again made another one");
     let opened = Lake::open(settings).await?;
     ensure!(visible(&opened.snapshot(None).await?).await? == BTreeMap::from([(key("a"), 2)]), "rows are gone");
@@ -81,7 +102,7 @@ pub(super) async fn a_store_is_made_once_and_found_again(settings: StoreSettings
 
 /// What is read is what was written, payload included, for one row as for many.
 pub(super) async fn what_is_read_is_what_was_written(settings: StoreSettings) -> Result<()> {
-    let lake = Lake::init(settings).await?;
+    let lake = init(&settings).await?;
     let ids: Vec<String> = (0..20).map(|number| format!("t{number}")).collect();
     write(&lake, &ids.iter().map(String::as_str).collect::<Vec<_>>(), 3).await?;
     let snapshot = lake.snapshot(None).await?;
@@ -115,7 +136,7 @@ fn same_tokens(batch: &RecordBatch) -> Result<()> {
 
 /// Nothing is visible before its commit, and a writer that goes away without one leaves nothing behind it.
 pub(super) async fn nothing_is_visible_before_its_commit(settings: StoreSettings) -> Result<()> {
-    let lake = Lake::init(settings).await?;
+    let lake = init(&settings).await?;
     let mut writer = lake.writer(WriterSettings::default());
     let first = group(&mut writer, "abandoned", 2, 0)?;
     writer.append(first).await?;
@@ -128,7 +149,7 @@ pub(super) async fn nothing_is_visible_before_its_commit(settings: StoreSettings
 
 /// A pinned reader sees the same rows whatever is written, replaced and compacted after it began.
 pub(super) async fn a_pinned_reader_is_untouched(settings: StoreSettings) -> Result<()> {
-    let lake = Lake::init(settings).await?;
+    let lake = init(&settings).await?;
     for id in ["a", "b", "c", "d"] {
         write(&lake, &[id], 2).await?;
     }
@@ -138,7 +159,7 @@ pub(super) async fn a_pinned_reader_is_untouched(settings: StoreSettings) -> Res
     let longer = group(&mut writer, "a", 5, 1)?;
     writer.append(longer).await?;
     writer.close().await?;
-    compact(&lake, &CompactOptions::default()).await?;
+    patiently(async || compact(&lake, &CompactOptions::default()).await).await?;
     ensure!((visible(&pinned).await?, step_rows(&pinned).await?) == before, "a pinned reader sees something else");
     let now = lake.snapshot(None).await?;
     ensure!(now.fragments(Table::Steps).len() < 5, "compaction joined nothing");
@@ -154,7 +175,7 @@ pub(super) async fn a_pinned_reader_is_untouched(settings: StoreSettings) -> Res
 pub(super) async fn many_writers_lose_and_double_nothing(settings: StoreSettings) -> Result<()> {
     const WRITERS: usize = 6;
     const COMMITS: usize = 4;
-    let lake = Lake::init(settings.clone()).await?;
+    let lake = init(&settings).await?;
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer_number| {
             let settings = settings.clone();
@@ -191,14 +212,14 @@ pub(super) async fn many_writers_lose_and_double_nothing(settings: StoreSettings
         let rows = snapshot.row_count(table);
         ensure!(rows - doubled == distinct.len(), "{table}: {rows} rows, {doubled} repeated, {} names", distinct.len());
     }
-    let report = check(&lake, &CheckOptions::default()).await?;
+    let report = patiently(async || check(&lake, &CheckOptions::default()).await).await?;
     ensure!(report.is_sound(), "{:?}", report.problems);
     Ok(())
 }
 
 /// Columns that are not asked for are not read.
 pub(super) async fn payload_that_is_not_asked_for_is_not_read(settings: StoreSettings) -> Result<()> {
-    let lake = Lake::init(settings.clone()).await?;
+    let lake = init(&settings).await?;
     let ids: Vec<String> = (0..200).map(|number| format!("t{number}")).collect();
     write(&lake, &ids.iter().map(String::as_str).collect::<Vec<_>>(), 4).await?;
     let read = async |columns: &[&str]| {
@@ -218,17 +239,19 @@ pub(super) async fn payload_that_is_not_asked_for_is_not_read(settings: StoreSet
 
 /// A tagged snapshot survives the collection of old versions and is read again by its name.
 pub(super) async fn a_tagged_snapshot_survives_collection(settings: StoreSettings) -> Result<()> {
-    let lake = Lake::init(settings.clone()).await?;
+    let lake = init(&settings).await?;
     write(&lake, &["early"], 2).await?;
-    snapshots::create(&lake.snapshot(None).await?, Some("first")).await?;
+    let early = lake.snapshot(None).await?;
+    patiently(async || snapshots::create(&early, Some("first")).await).await?;
     for id in ["late-1", "late-2", "late-3"] {
         write(&lake, &[id], 2).await?;
     }
     let options = versions::GcOptions { keep_versions: Some(1), older_than: None, dry_run: true };
-    let would = versions::gc(&lake, &options).await?;
+    let would = patiently(async || versions::gc(&lake, &options).await).await?;
     ensure!(!would.versions_removed.is_empty(), "nothing to collect: {would:?}");
     ensure!(visible(&lake.snapshot(None).await?).await?.len() == 4, "a dry run removed something");
-    versions::gc(&lake, &versions::GcOptions { dry_run: false, ..options }).await?;
+    let options = versions::GcOptions { dry_run: false, ..options };
+    patiently(async || versions::gc(&lake, &options).await).await?;
     let fresh = Lake::open(settings).await?;
     let tagged = fresh.snapshot(Some(AsOf::Tag("first".to_owned()))).await?;
     ensure!(visible(&tagged).await? == BTreeMap::from([(key("early"), 2)]), "the tagged snapshot shows something else");
@@ -238,7 +261,7 @@ pub(super) async fn a_tagged_snapshot_survives_collection(settings: StoreSetting
 
 /// Leftovers of an interrupted write are found and removed, and nothing else.
 pub(super) async fn leftovers_are_removed_and_nothing_else(settings: StoreSettings) -> Result<()> {
-    let lake = Lake::init(settings).await?;
+    let lake = init(&settings).await?;
     write(&lake, &["whole"], 2).await?;
     let mut writer = lake.writer(WriterSettings::default());
     let mut half = group(&mut writer, "half", 3, 0)?;
@@ -248,11 +271,11 @@ pub(super) async fn leftovers_are_removed_and_nothing_else(settings: StoreSettin
     writer.close().await?;
     ensure!(step_rows(&lake.snapshot(None).await?).await?.len() == 5, "the leftovers are there to be found");
     let options = CheckOptions { repair: true, payload: true, grace: Duration::ZERO };
-    let report = check(&lake, &options).await?;
+    let report = patiently(async || check(&lake, &options).await).await?;
     ensure!(!report.is_damaged(), "{:?}", report.problems);
     let after = lake.snapshot(None).await?;
     ensure!(step_rows(&after).await?.len() == 2, "leftovers are still there: {report:?}");
     ensure!(visible(&after).await? == BTreeMap::from([(key("whole"), 2)]), "repair touched what is visible");
-    ensure!(check(&lake, &CheckOptions::default()).await?.is_sound(), "not sound after repair");
+    ensure!(patiently(async || check(&lake, &CheckOptions::default()).await).await?.is_sound(), "not sound after repair");
     Ok(())
 }

@@ -4,7 +4,9 @@
 use anyhow::Result;
 use arrow::array::RecordBatch;
 use dressage_rig::Seed;
+use dressage_ingest::rollout::content_hash;
 use dressage_schemas::ids::TrajectoryKey;
+use dressage_schemas::message::Content;
 use dressage_schemas::spans::{MaskSpans, VersionSpans};
 use dressage_schemas::tables::{contents, ingest_log, rewards, steps, trajectories, weight_versions};
 use dressage_storage::{LakeWriter, WriteGroup};
@@ -13,8 +15,8 @@ use dressage_storage::{LakeWriter, WriteGroup};
 pub(super) const RUN: &str = "conformance";
 /// Tokens of a step, of them the first quarter context.
 pub(super) const STEP_TOKENS: usize = 64;
-/// A message that every trajectory has: stored once.
-const SHARED_MESSAGE: &str = "00000000000000000000000000000001";
+/// Text of a message that every trajectory has: stored once.
+const SHARED_TEXT: &str = "shared";
 
 /// The key of a trajectory.
 pub(super) fn key(id: &str) -> i64 {
@@ -35,7 +37,8 @@ fn logprob_bytes(key: i64, step: usize) -> Vec<u8> {
 /// A whole trajectory of `n_steps` steps, revision `revision`, with a message of its own and one that all share.
 pub(super) fn group(writer: &mut LakeWriter, id: &str, n_steps: usize, revision: i32) -> Result<WriteGroup> {
     let (key, write_id) = (key(id), writer.next_write_id().0);
-    let own_message = format!("{:032x}", key as u64 as u128 | (1 << 100));
+    let (shared, own) = (Content::plain("user", SHARED_TEXT), Content::plain("user", id));
+    let names = vec![content_hash(&shared).0, content_hash(&own).0];
     let n_context = STEP_TOKENS / 4;
     let step_rows: Vec<_> = (0..n_steps)
         .map(|index| {
@@ -57,7 +60,7 @@ pub(super) fn group(writer: &mut LakeWriter, id: &str, n_steps: usize, revision:
                 mask_spans: MaskSpans::context_then_output(n_context, STEP_TOKENS - n_context),
                 version_spans: Some(versions),
                 trainable: true,
-                messages: vec![SHARED_MESSAGE.to_owned(), own_message.clone()],
+                messages: names.clone(),
                 n_context_messages: 1,
                 token_ids: Some(token_bytes(key, index)),
                 logprobs: Some(logprob_bytes(key, index)),
@@ -65,16 +68,16 @@ pub(super) fn group(writer: &mut LakeWriter, id: &str, n_steps: usize, revision:
             }
         })
         .collect();
-    let message = |hash: &str, text: &str| contents::ContentRow {
-        content_hash: hash.to_owned(),
-        kind: "message".to_owned(),
-        role: Some("user".to_owned()),
-        text: Some(text.to_owned()),
-        n_bytes: text.len() as i64,
+    let message = |content: &Content| contents::ContentRow {
+        content_hash: content_hash(content).0,
+        kind: content.kind.as_str().to_owned(),
+        role: content.role.clone(),
+        text: content.text.clone(),
+        n_bytes: content.canonical_bytes().len() as i64,
         ..contents::ContentRow::default()
     };
     Ok(WriteGroup {
-        contents: Some(contents::batch(&[message(SHARED_MESSAGE, "shared"), message(&own_message, id)])?),
+        contents: Some(contents::batch(&[message(&shared), message(&own)])?),
         weight_versions: Some(weight_versions::batch(&[weight_versions::WeightVersionRow {
             run_id: RUN.to_owned(),
             weight_version: "v1".to_owned(),
