@@ -23,10 +23,14 @@ fn on_s3(place: &S3Place) -> StoreSettings {
     }
 }
 
-fn hold<F: Future<Output = Result<()>> + Send + 'static>(clause: F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    // Spawned, because futures of this depth need the stack of a worker.
-    runtime.block_on(async { tokio::spawn(clause).await }).expect("the clause panicked").expect("the contract holds");
+fn hold<F: Future<Output = Result<()>>>(clause: impl FnOnce() -> F + Send + 'static) {
+    // A thread of its own with a stack as deep as these futures need in a debug build.
+    let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(clause())
+    });
+    let outcome = thread.expect("a thread").join();
+    outcome.expect("the clause panicked").expect("the contract holds");
 }
 
 /// Each clause over each store.
@@ -35,19 +39,20 @@ macro_rules! contract {
         mod in_memory {
             $(#[test] fn $clause() {
                 let settings = super::StoreSettings::at(concat!("memory://", stringify!($clause)));
-                super::hold(super::contract::$clause(settings));
+                super::hold(|| super::contract::$clause(settings));
             })*
         }
         mod in_a_folder {
             $(#[test] fn $clause() {
                 let dir = tempfile::tempdir().expect("a folder");
                 let settings = super::StoreSettings::at(dir.path().join("store").display().to_string());
-                super::hold(super::contract::$clause(settings));
+                super::hold(|| super::contract::$clause(settings));
             })*
         }
         mod on_s3 {
             $(#[test] fn $clause() {
-                super::hold(super::contract::$clause(super::on_s3(&super::Weed::shared().place("contract"))));
+                let settings = super::on_s3(&super::Weed::shared().place("contract"));
+                super::hold(|| super::contract::$clause(settings));
             })*
         }
         mod on_s3_on_a_bad_day {
@@ -56,7 +61,8 @@ macro_rules! contract {
                 let plan = super::FaultPlan::bad_day(&super::Seed::of_run(stringify!($clause)));
                 let proxy = super::FaultProxy::start(weed.address(), weed.credentials(), plan).expect("starts");
                 let place = weed.place("contract-bad-day").through(&proxy.endpoint());
-                super::hold(super::contract::$clause(super::on_s3(&place)));
+                let settings = super::on_s3(&place);
+                super::hold(|| super::contract::$clause(settings));
                 assert!(proxy.counts().faults() > 0, "the day was fair: {:?}", proxy.counts());
             })*
         }
