@@ -276,6 +276,9 @@ pub(super) async fn leftovers_are_removed_and_nothing_else(settings: StoreSettin
     let after = lake.snapshot(None).await?;
     ensure!(step_rows(&after).await?.len() == 2, "leftovers are still there: {report:?}");
     ensure!(visible(&after).await? == BTreeMap::from([(key("whole"), 2)]), "repair touched what is visible");
-    ensure!(patiently(async || check(&lake, &CheckOptions::default()).await).await?.is_sound(), "not sound after repair");
+    ensure!(
+        patiently(async || check(&lake, &CheckOptions::default()).await).await?.is_sound(),
+        "not sound after repair"
+    );
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use arrow::array::RecordBatch;
-use dressage_rig::Seed;
 use dressage_ingest::rollout::content_hash;
+use dressage_rig::Seed;
 use dressage_schemas::ids::TrajectoryKey;
 use dressage_schemas::message::Content;
 use dressage_schemas::spans::{MaskSpans, VersionSpans};
