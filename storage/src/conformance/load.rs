@@ -166,7 +166,7 @@ fn fill_tokens(row: &mut StepRow, number: u64, step: usize, shape: Shape) -> Res
     let logprobs: Vec<u8> = (0..shape.tokens).flat_map(|i| logprob(i, random.next()).to_le_bytes()).collect();
     row.token_ids = Some(ids);
     row.logprobs = Some(logprobs);
-    let n_rows = if row.boundary { shape.tokens - 1 } else { shape.tokens };
+    let n_rows = if row.boundary { shape.tokens.saturating_sub(1) } else { shape.tokens };
     if shape.routed && n_rows > 0 {
         let routes: Vec<u8> = (0..n_rows * LAYERS)
             .flat_map(|_| {
