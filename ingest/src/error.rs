@@ -34,6 +34,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Writing an output failed.
+    #[error("writing {output_name} failed")]
+    Write {
+        /// What was being written.
+        output_name: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A setting has a value that it cannot have.
     #[error("setting {setting} is wrong: {problem}")]
     BadSetting {
@@ -84,6 +92,12 @@ pub enum Error {
         /// What would do.
         needed_bytes: u64,
     },
+    /// The tokenizer could not be loaded or used.
+    #[error("the tokenizer cannot be used")]
+    Tokenizer(#[source] dressage_tokenizer::Error),
+    /// The store refused or failed.
+    #[error("the store could not take the rows, or could not be asked")]
+    Storage(#[source] dressage_storage::Error),
     /// Rows did not fit our own schema: a bug of ours.
     #[error("rows of {table} do not fit its schema; this is a bug in dressage")]
     Rows {
@@ -113,12 +127,14 @@ impl Error {
             | Self::UnknownFormat { .. }
             | Self::Strict { .. }
             | Self::KeyCollision { .. } => ErrorKind::Invalid,
-            Self::Read { source, .. } => match source.kind() {
+            Self::Read { source, .. } | Self::Write { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                 std::io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
                 _ => ErrorKind::Unavailable,
             },
             Self::MemoryLimit { .. } => ErrorKind::Exhausted,
+            Self::Tokenizer(error) => error.kind(),
+            Self::Storage(error) => error.kind(),
             Self::Rows { .. } | Self::WorkerPanicked { .. } => ErrorKind::Internal,
             Self::Cancelled => ErrorKind::Unavailable,
         }
