@@ -190,6 +190,14 @@ impl Lake {
             .await
     }
 
+    /// Some version of a table: for what does not depend on which, without asking the store for the newest.
+    pub(crate) async fn any(&self, table: Table) -> Result<Arc<Dataset>> {
+        match self.handle(table) {
+            Some(known) => Ok(known),
+            None => self.latest(table).await,
+        }
+    }
+
     /// One version of a table.
     pub(crate) async fn at(&self, table: Table, version: u64) -> Result<Arc<Dataset>> {
         let known = match self.handle(table) {

@@ -39,10 +39,26 @@ pub(super) async fn compaction_keeps_every_byte(settings: &StoreSettings) -> Out
     same("steps of a reader that was there before", &pinned, &steps_before)?;
     let found = check(&reopened, &CheckOptions::default()).await?;
     same("what a check finds afterwards", &found.problems, &Vec::new())?;
-    // the index made by compaction finds rows
-    let filter = "trajectory_id = 'traj-00007'";
-    let one = all_rows(&after, Table::Trajectories, ScanOptions::columns(["run_id"]).filter(filter)).await?;
-    same("rows found by id", &one.num_rows(), &1)
+    // look-ups go through the index that compaction made, and through the one that it extends
+    for round in 0..2 {
+        let newest = reopened.snapshot(None).await?;
+        for (table, column) in crate::index::INDEXED {
+            let open = crate::index::unindexed_rows(newest.dataset(table)?, table, column).await?;
+            same(&format!("rows of {table} without an index on {column}"), &open, &0)?;
+        }
+        let filter = "trajectory_id = 'traj-00007'";
+        let options = ScanOptions::columns(["run_id", "trajectory_key"]).filter(filter);
+        let one = all_rows(&newest, Table::Trajectories, options).await?;
+        same("rows found by id", &one.num_rows(), &(1 + round))?;
+        let key: &arrow::array::Int64Array = crate::physical::typed(Table::Trajectories, &one, "trajectory_key")?;
+        let filter = format!("trajectory_key = {}", key.value(0));
+        let steps = all_rows(&newest, Table::Steps, ScanOptions::columns(["step_index"]).filter(filter)).await?;
+        same("steps found by key", &steps.num_rows(), &2)?;
+        load::append(&mut writer, &format!("again{round}"), 0..12, Shape { steps: 2, ..Shape::default() }).await?;
+        writer.commit().await?;
+        compact(&reopened, &CompactOptions::default()).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn snapshots_are_found_by_id_tag_and_time(settings: &StoreSettings) -> Outcome {
