@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::harness::{kept, kept_files, recognised};
 use crate::importer::Confidence;
+use crate::prepare::door;
 
 /// Folders of formats that are read, and the files in them that are something else.
 const READ: [(&str, &str, &[&str]); 5] = [
@@ -68,6 +69,22 @@ fn prompt_sets_are_no_rollouts() {
         let expected = name.contains("azure_finetune").then_some("chat");
         assert_eq!(read.format, expected, "{name}");
     }
+}
+
+#[test]
+fn what_importers_give_passes_the_door() {
+    let mut passed = 0;
+    for name in kept_files("data").into_iter().chain(kept_files("bug-inputs")) {
+        let Some(read) = kept(&name) else { return };
+        for mut rollout in read.rollouts {
+            if let Err(refusal) = door::check(&mut rollout) {
+                panic!("{name}, {}: {}", rollout.trajectory_id, refusal.reason);
+            }
+            assert_eq!(rollout.steps[0].boundary_reasons.first().map(String::as_str), Some("initial"), "{name}");
+            passed += 1;
+        }
+    }
+    assert!(passed == 0 || passed > 300, "{passed}");
 }
 
 #[test]
