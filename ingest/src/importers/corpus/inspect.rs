@@ -143,6 +143,8 @@ fn chat_rows_are_read_in_every_shape() {
     assert_eq!(read.one().steps[1].flags, [flag::TOOL_CALL_ID_INFERRED]);
     let Some(read) = kept("bug-inputs/07-lone-surrogate.jsonl") else { return };
     assert_eq!(read.rollouts[0].flags, [flag::LONE_SURROGATE]);
+    assert!(read.rollouts[0].extra["raw"].as_str().unwrap().contains("\\ud83c..."), "the record as it came");
+    assert!(read.rollouts[1].flags.is_empty());
     let Some(read) = kept("bug-inputs/39-content-string-or-parts.jsonl") else { return };
     // the image became a row of its own, named in the message
     assert_eq!(read.rollouts[1].data.len(), 1);

@@ -62,6 +62,15 @@ fn formats_without_an_importer_are_not_mistaken_for_one_that_has() {
 }
 
 #[test]
+fn transcripts_of_other_agents_are_not_mistaken_for_claude_codes() {
+    for name in kept_files("data/other-agents") {
+        let Some(read) = kept(&name) else { return };
+        // one of them writes plain chat messages
+        assert_eq!(read.format, name.contains("hermes").then_some("chat"), "{name}");
+    }
+}
+
+#[test]
 fn prompt_sets_are_no_rollouts() {
     for name in kept_files("data/prompts") {
         let Some(read) = kept(&name) else { return };
