@@ -1,17 +1,20 @@
 //! `dressage doctor`: is the store's place fit for a store, and what to do if not.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::Args;
-use dressage_storage::doctor::{self, Status};
+use dressage_schemas::ErrorKind;
+use dressage_storage::Lake;
+use dressage_storage::maintain::{Finding, FindingStatus, doctor};
 
 use super::Context;
 use super::store_access::block_on;
-use crate::failure::Outcome;
-use crate::output::Paint;
+use crate::failure::{self, Outcome};
+use crate::output::{Output, Paint};
 
 /// Check the store's place: endpoint, keys, conditional writes, clock, space
 ///
-/// Writes and removes a few small objects. Each finding says what to do about it. The exit code is 8 if one is bad.
+/// Writes and removes a few small objects. Each finding says what to do about it. The exit code is 8 if one failed;
+/// where the store cannot even be opened, it is that of the reason.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -21,28 +24,63 @@ pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(context: &Context, _: &DoctorArgs) -> Result<Outcome> {
     let settings = context.layers.settings()?;
-    let findings = block_on(async { Ok(doctor::examine(context.store_settings(&settings)).await) })?;
-    let bad = findings.iter().any(|f| f.status == Status::Bad);
-    if context.output.json {
-        context.output.json(&findings)?;
-    } else {
-        let paint = context.output.paint();
-        let mut text = String::new();
-        for finding in &findings {
-            text.push_str(&format!("{} {}: {}\n", mark(finding.status, paint), paint.bold(&finding.check), finding.detail));
-            if let Some(what) = &finding.what_to_do {
-                text.push_str(&format!("       {what}\n"));
-            }
+    let findings = block_on(async {
+        match Lake::open(context.store_settings(&settings)).await {
+            Ok(lake) => Ok(Ok(doctor(&lake).await)),
+            Err(error) => Ok(Err(Error::from(error))),
         }
-        context.output.text(&text)?;
+    })?;
+    match findings {
+        Ok(findings) => {
+            print(context.output, &findings)?;
+            let failed = findings.iter().any(|f| f.status == FindingStatus::Failed);
+            Ok(if failed { Outcome::Findings } else { Outcome::Done })
+        }
+        Err(error) => {
+            print(context.output, &[unopened(&error)])?;
+            Err(error)
+        }
     }
-    Ok(if bad { Outcome::Findings } else { Outcome::Done })
 }
 
-fn mark(status: Status, paint: Paint) -> String {
+/// A store that does not open is a finding too, so that `--json` has one form.
+fn unopened(error: &Error) -> Finding {
+    let advice = match failure::kind_of(error) {
+        ErrorKind::NotFound => "make it with `dressage store init`, which also tries whether the place keeps its word",
+        ErrorKind::Unavailable => "check the address, the network and the AWS_* variables; then try again",
+        ErrorKind::Invalid => "change what the message names",
+        _ => "see what is at the place; do not write to it meanwhile",
+    };
+    let detail: Vec<String> = error.chain().map(ToString::to_string).collect();
+    Finding {
+        check: "store",
+        status: FindingStatus::Failed,
+        detail: detail.join(": "),
+        what_to_do: Some(advice.to_owned()),
+    }
+}
+
+fn print(output: Output, findings: &[Finding]) -> Result<()> {
+    if output.json {
+        return output.json(&findings);
+    }
+    let paint = output.paint();
+    let mut text = String::new();
+    for finding in findings {
+        let line = format!("{}  {}: {}\n", mark(finding.status, paint), paint.bold(finding.check), finding.detail);
+        text.push_str(&line);
+        if let Some(what) = &finding.what_to_do {
+            text.push_str(&format!("         {what}\n"));
+        }
+    }
+    output.text(&text)
+}
+
+fn mark(status: FindingStatus, paint: Paint) -> String {
     match status {
-        Status::Good => paint.green("good  "),
-        Status::Warning => paint.yellow("look  "),
-        Status::Bad => paint.red("bad   "),
+        FindingStatus::Ok => paint.green("ok     "),
+        FindingStatus::Warning => paint.yellow("look   "),
+        FindingStatus::Failed => paint.red("failed "),
+        FindingStatus::Skipped => paint.dim("skipped"),
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use dressage_segmenter::Session;
+use dressage_storage::maintain::{ColumnSize, column_sizes};
 use serde_json::{Value, json};
 
 use super::Context;
@@ -51,14 +52,6 @@ struct Stats {
     boundaries: Vec<Row>,
     quarantine: Vec<Row>,
     columns: Vec<ColumnSize>,
-}
-
-/// Stored bytes of one column.
-#[derive(Debug, Clone, serde::Serialize)]
-struct ColumnSize {
-    table: String,
-    column: String,
-    bytes: u64,
 }
 
 pub(crate) fn run(mut context: Context, args: &StatsArgs) -> Result<Outcome> {

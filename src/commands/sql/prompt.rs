@@ -16,7 +16,6 @@ use super::completion::PromptHelper;
 use super::{ResultFormat, SqlArgs, describe, result};
 use crate::commands::Context;
 use crate::failure::{Failure, Outcome};
-use crate::rows;
 use crate::settings::{Settings, set};
 
 /// Rows that a query at the prompt gives unless `--row-limit` says otherwise: nobody reads more.
@@ -101,11 +100,12 @@ pub(super) fn run(
 
 /// Names of tables, columns and functions, for completion.
 async fn names(session: &Session) -> Result<Vec<String>> {
-    let sql = "SELECT table_name AS n FROM tables WHERE table_schema = 'public' \
-               UNION SELECT table_schema || '.' || table_name FROM tables \
-               UNION SELECT column_name FROM columns \
-               UNION SELECT DISTINCT routine_name || '(' FROM information_schema.routines";
-    Ok(rows::rows(session, sql).await?.iter().filter_map(|row| row.text("n").map(str::to_owned)).collect())
+    let mut names = session.table_names();
+    for table in session.tables().await? {
+        names.extend(table.columns.into_iter().map(|column| column.name));
+    }
+    names.extend(session.functions().into_keys().map(|name| format!("{name}(")));
+    Ok(names)
 }
 
 impl Prompt<'_> {
@@ -128,11 +128,7 @@ impl Prompt<'_> {
                 let text = describe::table(&self.session, table).await?;
                 self.page(text.as_bytes())
             }
-            ("df", _) => {
-                let sql = "SELECT DISTINCT routine_name AS function, function_type AS kind, description \
-                           FROM information_schema.routines ORDER BY 1";
-                self.statements(sql).await
-            }
+            ("df", _) => self.page(describe::functions(&self.session).as_bytes()),
             ("timing", _) => {
                 self.timing = !self.timing;
                 self.context.output.text(if self.timing { "timing is on" } else { "timing is off" })

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use dressage_segmenter::{Format, QueryStream};
+use dressage_segmenter::{Format, QueryStream, TableStyle};
 
 use super::ResultFormat;
 use crate::failure::Failure;
@@ -61,7 +61,7 @@ pub(super) async fn write(rows: QueryStream, format: ResultFormat, out: &mut (im
         ResultFormat::Csv => Format::Csv,
         ResultFormat::Parquet => Format::Parquet,
     };
-    let written = dressage_segmenter::write(rows, format, &mut *out).await?;
+    let written = dressage_segmenter::write(rows, format, TableStyle::default(), &mut *out).await?;
     out.flush()?;
     Ok(Printed { rows: written.rows, truncated: written.truncated })
 }

@@ -56,16 +56,21 @@ Examples:
     /// List the snapshots
     Snapshots,
     /// Verify checksums, references and lengths; exit code 8 if something is wrong
+    ///
+    /// --repair removes what interrupted writers left behind, rows stored twice, and files that no version names; it
+    /// never touches what a reader can see. What is younger than an hour may belong to a write that is still going on
+    /// and stays.
+    #[command(after_long_help = "\
+Examples:
+  dressage store check
+  dressage store check --repair --json | jq .rows_removed")]
     Check {
-        /// Remove what interrupted writers left behind, and what else can be mended
+        /// Remove leftovers
         #[arg(long)]
         repair: bool,
-        /// Read every payload too, and compare it with its checksum
+        /// Read only the scalar columns: fast, but payload is not compared with its checksums
         #[arg(long)]
-        full: bool,
-        /// With --repair: do it, instead of saying what would be done
-        #[arg(long)]
-        yes: bool,
+        scalars_only: bool,
     },
     /// Join small files; readers of pinned versions are not disturbed
     Compact {
@@ -73,6 +78,8 @@ Examples:
         #[arg(long, value_name = "TABLE", value_parser = table)]
         table: Option<Table>,
     },
+    /// Bring an older store to this release's schemas
+    Migrate,
     /// Collect old versions and the files that only they need
     ///
     /// Says what would go; --yes does it. Versions that a tagged snapshot names stay, and so does the newest. A reader
@@ -139,13 +146,10 @@ async fn command(lake: &Lake, command: &StoreCommand, output: Output) -> Result<
             print(output, &named, |named| page::snapshots(std::slice::from_ref(named)))?;
         }
         StoreCommand::Snapshots => print(output, &snapshots::list(lake).await?, |all| page::snapshots(all))?,
-        StoreCommand::Check { repair, full, yes } => {
-            let options = CheckOptions { repair: *repair && *yes, payload: *full, ..CheckOptions::default() };
+        StoreCommand::Check { repair, scalars_only } => {
+            let options = CheckOptions { repair: *repair, payload: !scalars_only, ..CheckOptions::default() };
             let report = maintain::check(lake, &options).await?;
             print(output, &report, page::check)?;
-            if *repair && !*yes && report.is_repairable() {
-                output.note("nothing was changed; --repair --yes mends what can be mended");
-            }
             if !report.is_sound() {
                 return Ok(Outcome::Findings);
             }
@@ -154,6 +158,7 @@ async fn command(lake: &Lake, command: &StoreCommand, output: Output) -> Result<
             let options = CompactOptions { table: *table, ..CompactOptions::default() };
             print(output, &maintain::compact(lake, &options).await?, page::compact)?;
         }
+        StoreCommand::Migrate => print(output, &maintain::migrate(lake).await?, page::migrate)?,
         StoreCommand::Gc { keep_versions, older_than, yes } => {
             let options = GcOptions {
                 keep_versions: *keep_versions,

@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use dressage_storage::maintain::snapshots::NamedSnapshot;
-use dressage_storage::maintain::{CheckReport, CompactReport, GcReport, RmRunReport, StoreInfo, VersionInfo};
+use dressage_storage::maintain::{
+    CheckReport, CompactReport, GcReport, MigrateReport, RmRunReport, Severity, StoreInfo, VersionInfo,
+};
 
 use crate::output::{bytes_text, grouped, table};
 
@@ -60,16 +62,49 @@ pub(super) fn snapshots(snapshots: &[NamedSnapshot]) -> String {
 
 pub(super) fn check(report: &CheckReport) -> String {
     let mut text = String::new();
-    for finding in &report.findings {
-        text.push_str(&format!("{finding}\n"));
+    for problem in &report.problems {
+        let severity = match problem.severity {
+            Severity::Note => "note",
+            Severity::Leftover => "leftover",
+            Severity::Warning => "warning",
+            Severity::Damage => "DAMAGE",
+        };
+        text.push_str(&format!(
+            "{severity}: {} in {}: {}\n    {}\n",
+            problem.rule,
+            problem.table,
+            counted(problem.count, "row"),
+            problem.what_to_do
+        ));
+        if !problem.examples.is_empty() {
+            text.push_str(&format!("    such as {}\n", problem.examples.join(", ")));
+        }
+    }
+    let removed: u64 = report.rows_removed.values().sum();
+    if removed + report.files_removed > 0 {
+        text.push_str(&format!("removed {} and {}\n", counted(removed, "row"), counted(report.files_removed, "file")));
     }
     let rows: u64 = report.rows_checked.values().sum();
-    text.push_str(&match report.findings.len() {
-        0 => format!("{} rows checked, nothing wrong\n", grouped(rows)),
-        1 => format!("{} rows checked, 1 finding\n", grouped(rows)),
-        n => format!("{} rows checked, {} findings\n", grouped(rows), grouped(n as u64)),
-    });
+    let verdict = if report.is_damaged() {
+        "stored data is damaged"
+    } else if report.is_sound() {
+        "sound"
+    } else {
+        "not sound"
+    };
+    text.push_str(&format!(
+        "{} and {} of payload checked: {verdict}\n",
+        counted(rows, "row"),
+        bytes_text(report.bytes_verified)
+    ));
     text
+}
+
+pub(super) fn migrate(report: &MigrateReport) -> String {
+    if report.changes.is_empty() {
+        return format!("schema version {} is current", report.to);
+    }
+    format!("schema version {} to {}:\n  {}", report.from, report.to, report.changes.join("\n  "))
 }
 
 pub(super) fn compact(report: &CompactReport) -> String {
