@@ -84,6 +84,12 @@ pub enum Error {
         /// What would do.
         needed_bytes: u64,
     },
+    /// The tokenizer could not be loaded or used.
+    #[error("the tokenizer cannot be used")]
+    Tokenizer(#[source] dressage_tokenizer::Error),
+    /// The store refused or failed.
+    #[error("the store could not take the rows, or could not be asked")]
+    Storage(#[source] dressage_storage::Error),
     /// Rows did not fit our own schema: a bug of ours.
     #[error("rows of {table} do not fit its schema; this is a bug in dressage")]
     Rows {
@@ -119,6 +125,8 @@ impl Error {
                 _ => ErrorKind::Unavailable,
             },
             Self::MemoryLimit { .. } => ErrorKind::Exhausted,
+            Self::Tokenizer(error) => error.kind(),
+            Self::Storage(error) => error.kind(),
             Self::Rows { .. } | Self::WorkerPanicked { .. } => ErrorKind::Internal,
             Self::Cancelled => ErrorKind::Unavailable,
         }

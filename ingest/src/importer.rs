@@ -31,6 +31,11 @@ pub trait Importer: Send + Sync {
 
     /// A reader for one source.
     fn reader(&self, source: &SourceInfo) -> Reader;
+
+    /// About how many bytes of memory a byte of the source takes while it is read, text and parsed form together.
+    fn memory_factor(&self) -> u64 {
+        8
+    }
 }
 
 /// How sure an importer is. The highest answer wins; among equals the first in the registry.

@@ -6,20 +6,36 @@
 //!
 //! ```text
 //!  sources ─▶ sniff ─▶ importer ─▶ Rollout ─▶ door checks ─▶ encode ─▶ known already? ─▶ LakeWriter
-//!  (async)             (jobs threads, bytes bounded by the memory limit)   (one committer)
+//!  one reading thread   jobs threads, bytes bounded by the memory limit   one committer
 //!                          └────────────── Rejected ──────────────────────────▶ quarantine
 //! ```
 //!
-//! Read first: [`rollout::Rollout`] (what an importer produces), [`importer::Importer`] (how a format is read).
+//! Read first: [`ingest`] and [`IngestSettings`], [`rollout::Rollout`] (what an importer produces),
+//! [`importer::Importer`] (how a format is read).
 //!
 //! Invariants: I1 the same trajectory content is stored once, however often and from wherever it is read; I2 every
-//! rejected record is in quarantine with its reason; I3 memory is bounded by the limit, whatever the input.
+//! rejected record is in quarantine with its reason; I3 memory is bounded by the limit, whatever the input; I4 what is
+//! stored does not depend on how many threads read it.
 
+mod budget;
 mod error;
 pub mod importer;
 pub mod importers;
 pub mod json;
+pub mod lineage;
+pub mod message_form;
+mod pipeline;
+mod prepare;
+mod recognise;
+mod records;
+mod report;
 pub mod rollout;
 pub mod rule;
+mod settings;
+mod sniff;
+mod source;
 
 pub use error::{Error, Result};
+pub use pipeline::ingest;
+pub use report::{IngestReport, Progress, ProgressNow, Unwatched};
+pub use settings::{DEFAULT_RUN, FORMAT_AUTO, IngestSettings};

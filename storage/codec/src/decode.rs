@@ -110,6 +110,25 @@ impl Decoder {
         dtype: Dtype,
         fetched: impl FnMut(&FrameRange) -> Option<&'a [u8]>,
     ) -> Result<Routes> {
+        let mut bytes = Vec::new();
+        self.decode_frames_into(header, rows.clone(), layers.clone(), dtype, fetched, &mut bytes)?;
+        Ok(Routes { bytes, dtype, rows: rows.len(), layers: layers.len(), topk: header.layout().topk })
+    }
+
+    /// [`decode_frames`](Self::decode_frames) into a buffer that the caller keeps: its contents are replaced, and
+    /// where its length was enough no memory is touched but by the ids themselves.
+    ///
+    /// # Errors
+    /// Those of [`decode_frames`](Self::decode_frames); the buffer's contents are then unspecified.
+    pub fn decode_frames_into<'a>(
+        &mut self,
+        header: &Header,
+        rows: Range<usize>,
+        layers: Range<usize>,
+        dtype: Dtype,
+        fetched: impl FnMut(&FrameRange) -> Option<&'a [u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let layout = header.layout();
         if Dtype::narrowest(layout.n_experts).size() > dtype.size() {
             return Err(Error::TooNarrow { n_experts: layout.n_experts, dtype: dtype.name() });
@@ -121,20 +140,24 @@ impl Decoder {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             return Err(Error::TooLarge { bytes, bytes_max: self.bytes_max });
         }
-        let mut out = vec![0; bytes as usize];
+        if out.is_empty() {
+            // The allocator's zeroed pages are cheaper than writing zeros.
+            *out = vec![0; bytes as usize];
+        } else {
+            out.resize(bytes as usize, 0);
+        }
         let slice = Slice { header, frames: &frames, rows: rows.clone(), layers: layers.clone(), dtype };
         if layout.wide() {
             let mut buffers = std::mem::take(&mut self.wide);
-            let decoded = self.decode_lanes(&slice, fetched, &mut buffers, &mut out);
+            let decoded = self.decode_lanes(&slice, fetched, &mut buffers, out);
             self.wide = buffers;
-            decoded?;
+            decoded
         } else {
             let mut buffers = std::mem::take(&mut self.narrow);
-            let decoded = self.decode_lanes(&slice, fetched, &mut buffers, &mut out);
+            let decoded = self.decode_lanes(&slice, fetched, &mut buffers, out);
             self.narrow = buffers;
-            decoded?;
+            decoded
         }
-        Ok(Routes { bytes: out, dtype, rows: rows.len(), layers: layers.len(), topk: layout.topk })
     }
 
     fn decode_lanes<'a, T: ByteForm>(

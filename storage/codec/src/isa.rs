@@ -6,12 +6,76 @@
 
 use std::ops::Range;
 
-use crate::lanes::{self, Frame, Lane, Plane};
+use crate::lanes::{self, EXCHANGES_OF_EIGHT, Frame, LANES, Lane, OCTET, Plane};
 use crate::view::Dtype;
 
-/// A byte-to-byte table lookup over planes.
+/// What is written by hand for an instruction set.
 pub(crate) trait Isa {
+    /// A byte-to-byte table lookup over planes.
     fn look_up_bytes(table: &[u8; 256], planes: &mut [Plane<u8>]);
+
+    /// Transposes the first eight ids of 64 rows, `stride` ids from row to row.
+    #[inline(always)]
+    fn gather_octet(ids: &[u8], stride: usize, planes: &mut [Plane<u8>; OCTET]) {
+        let mut words = [[0_u64; OCTET]; OCTET];
+        for (lane, row) in ids.chunks(stride).take(LANES).enumerate() {
+            if let Some(octet) = row.first_chunk::<OCTET>() {
+                words[lane % OCTET][lane / OCTET] = u64::from_le_bytes(*octet);
+            }
+        }
+        transpose(&mut words);
+        for (plane, row) in planes.iter_mut().zip(&words) {
+            for (octet, word) in plane.as_chunks_mut::<OCTET>().0.iter_mut().zip(row) {
+                *octet = word.to_le_bytes();
+            }
+        }
+    }
+
+    /// The way back.
+    #[inline(always)]
+    fn scatter_octet(planes: &[Plane<u8>; OCTET], stride: usize, ids: &mut [u8]) {
+        let mut words = [[0_u64; OCTET]; OCTET];
+        for (row, plane) in words.iter_mut().zip(planes) {
+            for (word, octet) in row.iter_mut().zip(plane.as_chunks::<OCTET>().0) {
+                *word = u64::from_le_bytes(*octet);
+            }
+        }
+        transpose(&mut words);
+        for (lane, row) in ids.chunks_mut(stride).take(LANES).enumerate() {
+            if let Some(octet) = row.first_chunk_mut::<OCTET>() {
+                *octet = words[lane % OCTET][lane / OCTET].to_le_bytes();
+            }
+        }
+    }
+
+    /// Sorts the lanes of eight planes.
+    #[inline(always)]
+    fn sort_eight_bytes(planes: &mut [Plane<u8>; OCTET]) {
+        for (low, high) in EXCHANGES_OF_EIGHT {
+            if let Ok([a, b]) = planes.get_disjoint_mut([low, high]) {
+                for (x, y) in a.iter_mut().zip(b) {
+                    (*x, *y) = ((*x).min(*y), (*x).max(*y));
+                }
+            }
+        }
+    }
+}
+
+/// Transposes eight 8 × 8 byte matrices at once: matrix `j` has the rows `words[0..8][j]`.
+#[inline(always)]
+fn transpose(words: &mut [[u64; OCTET]; OCTET]) {
+    const STEPS: [(usize, u32, u64); 3] =
+        [(4, 32, 0x0000_0000_ffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)];
+    for (distance, shift, mask) in STEPS {
+        for low in (0..OCTET).filter(|row| row & distance == 0) {
+            let high = low + distance;
+            for matrix in 0..OCTET {
+                let swap = ((words[low][matrix] >> shift) ^ words[high][matrix]) & mask;
+                words[high][matrix] ^= swap;
+                words[low][matrix] ^= swap << shift;
+            }
+        }
+    }
 }
 
 /// Any machine.
@@ -119,132 +183,29 @@ impl Level {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::{
-        __m256i, __m512i, _mm_loadu_si128, _mm256_adds_epu8, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
-        _mm256_or_si256, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_storeu_si256,
-        _mm256_xor_si256, _mm512_loadu_si512, _mm512_mask_blend_epi8, _mm512_movepi8_mask, _mm512_permutex2var_epi8,
-        _mm512_storeu_si512,
-    };
-    use std::ops::Range;
-
-    use super::{Dtype, Frame, Isa, Lane, Plane, lanes};
-
-    pub(super) struct Avx2;
-    pub(super) struct Avx512;
-
-    impl Isa for Avx2 {
-        #[inline(always)]
-        fn look_up_bytes(table: &[u8; 256], planes: &mut [Plane<u8>]) {
-            // SAFETY: only the functions below use this type, and they require AVX2.
-            unsafe { look_up_avx2(table, planes) }
-        }
-    }
-
-    impl Isa for Avx512 {
-        #[inline(always)]
-        fn look_up_bytes(table: &[u8; 256], planes: &mut [Plane<u8>]) {
-            // SAFETY: only the functions below use this type, and they require these features.
-            unsafe { look_up_avx512(table, planes) }
-        }
-    }
-
-    /// Sixteen 16-byte tables, each consulted for the lanes that lie in it: `x ^ 16 j` is below 16 exactly there, and
-    /// adding 0x70 with saturation sets the top bit everywhere else, which makes the shuffle give zero.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn look_up_avx2(table: &[u8; 256], planes: &mut [Plane<u8>]) {
-        let bias = _mm256_set1_epi8(0x70);
-        // Tables of at most 128 used entries are common; the upper half of a longer one costs as much again.
-        let used = 16 - table.as_chunks::<16>().0.iter().rev().take_while(|part| **part == [0; 16]).count();
-        for chunk in planes.as_flattened_mut().as_chunks_mut::<32>().0 {
-            // SAFETY: the pointer is to 32 bytes of `chunk`.
-            let index = unsafe { _mm256_loadu_si256(chunk.as_ptr().cast::<__m256i>()) };
-            let mut found = _mm256_setzero_si256();
-            for (part, entries) in table.as_chunks::<16>().0.iter().enumerate().take(used) {
-                // SAFETY: the pointer is to 16 bytes of `entries`.
-                let entries = _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(entries.as_ptr().cast()) });
-                let local = _mm256_xor_si256(index, _mm256_set1_epi8((part << 4) as i8));
-                found = _mm256_or_si256(found, _mm256_shuffle_epi8(entries, _mm256_adds_epu8(local, bias)));
-            }
-            // SAFETY: the pointer is to 32 bytes of `chunk`.
-            unsafe { _mm256_storeu_si256(chunk.as_mut_ptr().cast::<__m256i>(), found) };
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vbmi")]
-    fn look_up_avx512(table: &[u8; 256], planes: &mut [Plane<u8>]) {
-        let mut parts = [_mm512_setzero(); 4];
-        for (part, entries) in parts.iter_mut().zip(table.as_chunks::<64>().0) {
-            // SAFETY: the pointer is to 64 bytes of `entries`.
-            *part = unsafe { _mm512_loadu_si512(entries.as_ptr().cast::<__m512i>()) };
-        }
-        for plane in planes {
-            // SAFETY: a plane of bytes is 64 bytes.
-            let index = unsafe { _mm512_loadu_si512(plane.as_ptr().cast::<__m512i>()) };
-            let low = _mm512_permutex2var_epi8(parts[0], index, parts[1]);
-            let high = _mm512_permutex2var_epi8(parts[2], index, parts[3]);
-            let found = _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
-            // SAFETY: a plane of bytes is 64 bytes.
-            unsafe { _mm512_storeu_si512(plane.as_mut_ptr().cast::<__m512i>(), found) };
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn _mm512_setzero() -> __m512i {
-        std::arch::x86_64::_mm512_setzero_si512()
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn load_avx2<'a, T: Lane>(bytes: &'a [u8], dtype: Dtype, spare: &'a mut Vec<T>) -> (&'a [T], u32) {
-        T::load(bytes, dtype, spare)
-    }
-
-    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vbmi")]
-    pub(super) fn load_avx512<'a, T: Lane>(bytes: &'a [u8], dtype: Dtype, spare: &'a mut Vec<T>) -> (&'a [T], u32) {
-        T::load(bytes, dtype, spare)
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn forward_avx2<T: Lane>(frame: &Frame<'_, T>, ids: &[T], stride: usize, out: &mut [T]) {
-        lanes::forward::<T, Avx2>(frame, ids, stride, out);
-    }
-
-    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vbmi")]
-    pub(super) fn forward_avx512<T: Lane>(frame: &Frame<'_, T>, ids: &[T], stride: usize, out: &mut [T]) {
-        lanes::forward::<T, Avx512>(frame, ids, stride, out);
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn inverse_avx2<T: Lane>(
-        frame: &Frame<'_, T>,
-        source: &[T],
-        rows: Range<usize>,
-        layers: Range<usize>,
-        out: &mut [T],
-        stride: usize,
-    ) -> T {
-        lanes::inverse::<T, Avx2>(frame, source, rows, layers, out, stride)
-    }
-
-    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vbmi")]
-    pub(super) fn inverse_avx512<T: Lane>(
-        frame: &Frame<'_, T>,
-        source: &[T],
-        rows: Range<usize>,
-        layers: Range<usize>,
-        out: &mut [T],
-        stride: usize,
-    ) -> T {
-        lanes::inverse::<T, Avx512>(frame, source, rows, layers, out, stride)
-    }
-}
+#[path = "isa_x86.rs"]
+mod x86;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transposing_moves_row_i_byte_j_to_row_j_byte_i() {
+        let mut words = [[0_u64; OCTET]; OCTET];
+        for (i, row) in words.iter_mut().enumerate() {
+            for (matrix, word) in row.iter_mut().enumerate() {
+                *word = u64::from_le_bytes(std::array::from_fn(|j| (matrix * 64 + i * 8 + j) as u8));
+            }
+        }
+        transpose(&mut words);
+        for (i, row) in words.iter().enumerate() {
+            for (matrix, word) in row.iter().enumerate() {
+                let expected: [u8; OCTET] = std::array::from_fn(|j| (matrix * 64 + j * 8 + i) as u8);
+                assert_eq!(word.to_le_bytes(), expected);
+            }
+        }
+    }
 
     #[test]
     fn every_level_transforms_alike_and_back() {

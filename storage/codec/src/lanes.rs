@@ -18,7 +18,10 @@ use crate::view::{Dtype, TOPK_MAX};
 
 /// Tokens a tile: one AVX-512 register of bytes, four SSE ones.
 pub(crate) const LANES: usize = 64;
-const OCTET: usize = 8;
+/// Ranks, and ids, that fit a machine word.
+pub(crate) const OCTET: usize = 8;
+/// Planes transposed at once, of as many layers as fit: their cache lines are read once, and all of it stays in L1.
+const PLANES_MAX: usize = 2 * TOPK_MAX;
 
 /// One rank of a tile.
 pub(crate) type Plane<T> = [T; LANES];
@@ -34,10 +37,18 @@ pub(crate) trait Lane: Copy + Ord + Default + Send + 'static {
     /// Ids that do not fit are truncated: the caller must look at the largest first.
     fn load<'a>(bytes: &'a [u8], dtype: Dtype, spare: &'a mut Vec<Self>) -> (&'a [Self], u32);
 
-    /// Eight ranks of a full tile, `stride` ids from token to token.
-    fn gather_octet(ids: &[Self], stride: usize, planes: &mut [Plane<Self>]);
+    /// Transposes the first `planes.len()` ids of the rows of a full tile, `stride` ids from row to row.
+    fn gather_tile<I: Isa>(ids: &[Self], stride: usize, planes: &mut [Plane<Self>]);
     /// The way back.
-    fn scatter_octet(planes: &[Plane<Self>], stride: usize, ids: &mut [Self]);
+    fn scatter_tile<I: Isa>(planes: &[Plane<Self>], stride: usize, ids: &mut [Self]);
+
+    /// Sorts the lanes of eight planes, the one top-k that deserves code of its own.
+    #[inline(always)]
+    fn sort_eight<I: Isa>(planes: &mut [Plane<Self>; OCTET]) {
+        for (low, high) in EXCHANGES_OF_EIGHT {
+            exchange(planes, low, high);
+        }
+    }
 
     /// Replaces every lane `x` by `table[x]`.
     fn look_up<I: Isa>(table: &[Self], planes: &mut [Plane<Self>]);
@@ -88,35 +99,27 @@ impl Lane for u8 {
     }
 
     #[inline(always)]
-    fn gather_octet(ids: &[Self], stride: usize, planes: &mut [Plane<Self>]) {
-        let mut words = [[0_u64; OCTET]; OCTET];
-        for (lane, row) in ids.chunks(stride).take(LANES).enumerate() {
-            if let Some(octet) = row.first_chunk::<OCTET>() {
-                words[lane % OCTET][lane / OCTET] = u64::from_le_bytes(*octet);
-            }
+    fn gather_tile<I: Isa>(ids: &[Self], stride: usize, planes: &mut [Plane<Self>]) {
+        let (octets, rest) = planes.as_chunks_mut::<OCTET>();
+        let first_of_rest = octets.len() * OCTET;
+        for (octet, planes) in octets.iter_mut().enumerate() {
+            I::gather_octet(&ids[octet * OCTET..], stride, planes);
         }
-        transpose(&mut words);
-        for (plane, row) in planes.iter_mut().zip(&words) {
-            for (octet, word) in plane.as_chunks_mut::<OCTET>().0.iter_mut().zip(row) {
-                *octet = word.to_le_bytes();
-            }
-        }
+        gather_singly(&ids[first_of_rest..], stride, LANES, rest);
     }
 
     #[inline(always)]
-    fn scatter_octet(planes: &[Plane<Self>], stride: usize, ids: &mut [Self]) {
-        let mut words = [[0_u64; OCTET]; OCTET];
-        for (row, plane) in words.iter_mut().zip(planes) {
-            for (word, octet) in row.iter_mut().zip(plane.as_chunks::<OCTET>().0) {
-                *word = u64::from_le_bytes(*octet);
-            }
+    fn scatter_tile<I: Isa>(planes: &[Plane<Self>], stride: usize, ids: &mut [Self]) {
+        let (octets, rest) = planes.as_chunks::<OCTET>();
+        for (octet, planes) in octets.iter().enumerate() {
+            I::scatter_octet(planes, stride, &mut ids[octet * OCTET..]);
         }
-        transpose(&mut words);
-        for (lane, row) in ids.chunks_mut(stride).take(LANES).enumerate() {
-            if let Some(octet) = row.first_chunk_mut::<OCTET>() {
-                *octet = words[lane % OCTET][lane / OCTET].to_le_bytes();
-            }
-        }
+        scatter_singly(rest, stride, LANES, &mut ids[octets.len() * OCTET..]);
+    }
+
+    #[inline(always)]
+    fn sort_eight<I: Isa>(planes: &mut [Plane<Self>; OCTET]) {
+        I::sort_eight_bytes(planes);
     }
 
     #[inline(always)]
@@ -172,21 +175,13 @@ impl Lane for u16 {
     }
 
     #[inline(always)]
-    fn gather_octet(ids: &[Self], stride: usize, planes: &mut [Plane<Self>]) {
-        for (lane, row) in ids.chunks(stride).take(LANES).enumerate() {
-            for (plane, id) in planes.iter_mut().zip(row) {
-                plane[lane] = *id;
-            }
-        }
+    fn gather_tile<I: Isa>(ids: &[Self], stride: usize, planes: &mut [Plane<Self>]) {
+        gather_singly(ids, stride, LANES, planes);
     }
 
     #[inline(always)]
-    fn scatter_octet(planes: &[Plane<Self>], stride: usize, ids: &mut [Self]) {
-        for (lane, row) in ids.chunks_mut(stride).take(LANES).enumerate() {
-            for (plane, id) in planes.iter().zip(row) {
-                *id = plane[lane];
-            }
-        }
+    fn scatter_tile<I: Isa>(planes: &[Plane<Self>], stride: usize, ids: &mut [Self]) {
+        scatter_singly(planes, stride, LANES, ids);
     }
 
     #[inline(always)]
@@ -199,32 +194,47 @@ impl Lane for u16 {
     }
 }
 
-/// Transposes eight 8 × 8 byte matrices at once: matrix `j` has the rows `words[0..8][j]`.
+/// Batcher's network of eight, as [`crate::network::exchanges`] gives it: known here so that its loop unrolls.
+pub(crate) const EXCHANGES_OF_EIGHT: [(usize, usize); 19] = [
+    (0, 4),
+    (1, 5),
+    (2, 6),
+    (3, 7),
+    (0, 2),
+    (1, 3),
+    (4, 6),
+    (5, 7),
+    (2, 4),
+    (3, 5),
+    (0, 1),
+    (2, 3),
+    (4, 5),
+    (6, 7),
+    (1, 4),
+    (3, 6),
+    (1, 2),
+    (3, 4),
+    (5, 6),
+];
+
 #[inline(always)]
-fn transpose(words: &mut [[u64; OCTET]; OCTET]) {
-    const STEPS: [(usize, u32, u64); 3] =
-        [(4, 32, 0x0000_0000_ffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)];
-    for (distance, shift, mask) in STEPS {
-        for low in (0..OCTET).filter(|row| row & distance == 0) {
-            let high = low + distance;
-            for matrix in 0..OCTET {
-                let swap = ((words[low][matrix] >> shift) ^ words[high][matrix]) & mask;
-                words[high][matrix] ^= swap;
-                words[low][matrix] ^= swap << shift;
-            }
+fn exchange<T: Lane>(planes: &mut [Plane<T>], low: usize, high: usize) {
+    if let Ok([a, b]) = planes.get_disjoint_mut([low, high]) {
+        for (x, y) in a.iter_mut().zip(b) {
+            (*x, *y) = ((*x).min(*y), (*x).max(*y));
         }
     }
 }
 
 /// Sorts every lane.
 #[inline(always)]
-fn sort<T: Lane>(planes: &mut [Plane<T>], network: &[(u8, u8)]) {
+fn sort<T: Lane, I: Isa>(planes: &mut [Plane<T>], network: &[(u8, u8)]) {
+    if let Ok(planes) = <&mut [Plane<T>; OCTET]>::try_from(&mut *planes) {
+        T::sort_eight::<I>(planes);
+        return;
+    }
     for &(low, high) in network {
-        if let Ok([a, b]) = planes.get_disjoint_mut([usize::from(low), usize::from(high)]) {
-            for (x, y) in a.iter_mut().zip(b) {
-                (*x, *y) = ((*x).min(*y), (*x).max(*y));
-            }
-        }
+        exchange(planes, usize::from(low), usize::from(high));
     }
 }
 
@@ -254,19 +264,14 @@ fn from_gaps<T: Lane>(planes: &mut [Plane<T>]) {
     }
 }
 
-/// Transposes up to 64 tokens of one layer into `planes`, one a rank. `ids` starts at the first token's first rank.
+/// Transposes the first `planes.len()` ids of up to 64 rows, one by one.
 #[inline(always)]
-fn gather<T: Lane>(ids: &[T], stride: usize, tokens: usize, planes: &mut [Plane<T>]) {
-    let octets = if tokens == LANES { planes.len() / OCTET } else { 0 };
-    let (whole, rest) = planes.split_at_mut(octets * OCTET);
-    for (octet, planes) in whole.chunks_exact_mut(OCTET).enumerate() {
-        T::gather_octet(&ids[octet * OCTET..], stride, planes);
-    }
-    if rest.is_empty() {
+fn gather_singly<T: Lane>(ids: &[T], stride: usize, tokens: usize, planes: &mut [Plane<T>]) {
+    if planes.is_empty() {
         return;
     }
-    for (lane, row) in ids[octets * OCTET..].chunks(stride).take(tokens).enumerate() {
-        for (plane, id) in rest.iter_mut().zip(row) {
+    for (lane, row) in ids.chunks(stride).take(tokens).enumerate() {
+        for (plane, id) in planes.iter_mut().zip(row) {
             plane[lane] = *id;
         }
     }
@@ -274,20 +279,27 @@ fn gather<T: Lane>(ids: &[T], stride: usize, tokens: usize, planes: &mut [Plane<
 
 /// The way back.
 #[inline(always)]
-fn scatter<T: Lane>(planes: &[Plane<T>], stride: usize, tokens: usize, ids: &mut [T]) {
-    let octets = if tokens == LANES { planes.len() / OCTET } else { 0 };
-    let (whole, rest) = planes.split_at(octets * OCTET);
-    for (octet, planes) in whole.chunks_exact(OCTET).enumerate() {
-        T::scatter_octet(planes, stride, &mut ids[octet * OCTET..]);
-    }
-    if rest.is_empty() {
+fn scatter_singly<T: Lane>(planes: &[Plane<T>], stride: usize, tokens: usize, ids: &mut [T]) {
+    if planes.is_empty() {
         return;
     }
-    for (lane, row) in ids[octets * OCTET..].chunks_mut(stride).take(tokens).enumerate() {
-        for (plane, id) in rest.iter().zip(row) {
+    for (lane, row) in ids.chunks_mut(stride).take(tokens).enumerate() {
+        for (plane, id) in planes.iter().zip(row) {
             *id = plane[lane];
         }
     }
+}
+
+/// Copies the first `tokens` lanes; a whole tile, which is nearly every one, as one vector.
+#[inline(always)]
+fn copy_lanes<T: Lane>(from: &[T], to: &mut [T], tokens: usize) {
+    if tokens == LANES
+        && let (Some(from), Some(to)) = (from.first_chunk::<LANES>(), to.first_chunk_mut::<LANES>())
+    {
+        *to = *from;
+        return;
+    }
+    to[..tokens].copy_from_slice(&from[..tokens]);
 }
 
 /// What both directions need to know of a frame.
@@ -317,23 +329,29 @@ impl<T: Lane> Frame<'_, T> {
 /// `[rank][layer][token]`.
 #[inline(always)]
 pub(crate) fn forward<T: Lane, I: Isa>(frame: &Frame<'_, T>, ids: &[T], stride: usize, out: &mut [T]) {
-    let mut tile = [[T::default(); LANES]; TOPK_MAX];
-    let planes = &mut tile[..frame.topk];
-    // Layers inside tiles: neighbouring layers share cache lines of the input.
+    let mut tile = [[T::default(); LANES]; PLANES_MAX];
+    let layers_at_once = PLANES_MAX / frame.topk;
     for start in (0..frame.rows).step_by(LANES) {
         let tokens = LANES.min(frame.rows - start);
-        for layer in 0..frame.layers {
-            gather(&ids[start * stride + layer * frame.topk..], stride, tokens, planes);
-            if let Some(table) = frame.table(layer) {
-                T::look_up::<I>(table, planes);
+        for first in (0..frame.layers).step_by(layers_at_once) {
+            let planes = &mut tile[..layers_at_once.min(frame.layers - first) * frame.topk];
+            let ids = &ids[start * stride + first * frame.topk..];
+            if tokens == LANES {
+                T::gather_tile::<I>(ids, stride, planes);
+            } else {
+                gather_singly(ids, stride, tokens, planes);
             }
-            if frame.set {
-                sort(planes, frame.network);
-                to_gaps(planes);
-            }
-            for (rank, plane) in planes.iter().enumerate() {
-                let at = (rank * frame.layers + layer) * frame.rows + start;
-                out[at..at + tokens].copy_from_slice(&plane[..tokens]);
+            for (layer, planes) in (first..).zip(planes.chunks_exact_mut(frame.topk)) {
+                if let Some(table) = frame.table(layer) {
+                    T::look_up::<I>(table, planes);
+                }
+                if frame.set {
+                    sort::<T, I>(planes, frame.network);
+                    to_gaps(planes);
+                }
+                for (rank, plane) in planes.iter().enumerate() {
+                    copy_lanes(plane, &mut out[(rank * frame.layers + layer) * frame.rows + start..], tokens);
+                }
             }
         }
     }
@@ -351,55 +369,44 @@ pub(crate) fn inverse<T: Lane, I: Isa>(
     out: &mut [T],
     stride: usize,
 ) -> T {
-    let mut tile = [[T::default(); LANES]; TOPK_MAX];
-    let planes = &mut tile[..frame.topk];
+    let mut tile = [[T::default(); LANES]; PLANES_MAX];
+    let layers_at_once = PLANES_MAX / frame.topk;
     let mut largest = [T::default(); LANES];
     for start in rows.clone().step_by(LANES) {
         let tokens = LANES.min(rows.end - start);
-        for (position, layer) in layers.clone().enumerate() {
-            for (rank, plane) in planes.iter_mut().enumerate() {
-                let at = (rank * frame.layers + layer) * frame.rows + start;
-                plane[..tokens].copy_from_slice(&source[at..at + tokens]);
-            }
-            if frame.set {
-                from_gaps(planes);
-            }
-            for plane in planes.iter() {
-                for (most, id) in largest[..tokens].iter_mut().zip(plane) {
-                    *most = (*most).max(*id);
+        for first in layers.clone().step_by(layers_at_once) {
+            let planes = &mut tile[..layers_at_once.min(layers.end - first) * frame.topk];
+            for (layer, planes) in (first..).zip(planes.chunks_exact_mut(frame.topk)) {
+                for (rank, plane) in planes.iter_mut().enumerate() {
+                    copy_lanes(&source[(rank * frame.layers + layer) * frame.rows + start..], plane, tokens);
                 }
-            }
-            if let Some(table) = frame.table(layer) {
-                T::look_up::<I>(table, planes);
                 if frame.set {
-                    // Ascending by popularity is not ascending by id; the promise is the latter.
-                    sort(planes, frame.network);
+                    from_gaps(planes);
+                }
+                if tokens < LANES {
+                    // What earlier tiles left in the other lanes would be taken for ids.
+                    planes.iter_mut().for_each(|plane| plane[tokens..].fill(T::default()));
+                }
+                for plane in planes.iter() {
+                    for (most, id) in largest.iter_mut().zip(plane) {
+                        *most = (*most).max(*id);
+                    }
+                }
+                if let Some(table) = frame.table(layer) {
+                    T::look_up::<I>(table, planes);
+                    if frame.set {
+                        // Ascending by popularity is not ascending by id; the promise is the latter.
+                        sort::<T, I>(planes, frame.network);
+                    }
                 }
             }
-            scatter(planes, stride, tokens, &mut out[(start - rows.start) * stride + position * frame.topk..]);
+            let ids = &mut out[(start - rows.start) * stride + (first - layers.start) * frame.topk..];
+            if tokens == LANES {
+                T::scatter_tile::<I>(planes, stride, ids);
+            } else {
+                scatter_singly(planes, stride, tokens, ids);
+            }
         }
     }
     largest.into_iter().max().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transposing_moves_row_i_byte_j_to_row_j_byte_i() {
-        let mut words = [[0_u64; OCTET]; OCTET];
-        for (i, row) in words.iter_mut().enumerate() {
-            for (matrix, word) in row.iter_mut().enumerate() {
-                *word = u64::from_le_bytes(std::array::from_fn(|j| (matrix * 64 + i * 8 + j) as u8));
-            }
-        }
-        transpose(&mut words);
-        for (i, row) in words.iter().enumerate() {
-            for (matrix, word) in row.iter().enumerate() {
-                let expected: [u8; OCTET] = std::array::from_fn(|j| (matrix * 64 + j * 8 + i) as u8);
-                assert_eq!(word.to_le_bytes(), expected);
-            }
-        }
-    }
 }

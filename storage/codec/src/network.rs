@@ -52,7 +52,8 @@ mod tests {
     }
 
     #[test]
-    fn eight_inputs_take_nineteen_exchanges() {
-        assert_eq!(exchanges(8).len(), 19);
+    fn the_unrolled_network_of_eight_is_this_one() {
+        let unrolled = crate::lanes::EXCHANGES_OF_EIGHT.map(|(low, high)| (low as u8, high as u8));
+        assert_eq!(exchanges(8), unrolled);
     }
 }

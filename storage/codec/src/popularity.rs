@@ -15,7 +15,7 @@ use crate::lanes::Lane;
 /// Above this many experts there is no map: it would outgrow the caches and its own gain.
 const MAPPED_EXPERTS_MAX: u32 = 4_096;
 /// Rows looked at to rank the experts; more change the order of near-equals only.
-const SAMPLE_ROWS: usize = 2_048;
+const SAMPLE_ROWS: usize = 1_024;
 /// Ids an expert and layer from which a map pays for itself, with some margin.
 const IDS_PER_EXPERT_MIN: usize = 48;
 

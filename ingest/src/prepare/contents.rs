@@ -1,0 +1,40 @@
+//! Messages, tool schemas and files to rows of `contents`, each hash once.
+
+use std::collections::HashSet;
+
+use dressage_schemas::message::Content;
+use dressage_schemas::tables::contents::ContentRow;
+
+use crate::rollout::hex16;
+
+/// Collects the contents of one trajectory.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    seen: HashSet<String>,
+    pub(crate) rows: Vec<ContentRow>,
+    pub(crate) bytes: u64,
+}
+
+impl Contents {
+    /// Adds one content; its hash.
+    pub(crate) fn add(&mut self, content: Content) -> String {
+        let canonical = content.canonical_bytes();
+        let content_hash = hex16(&blake3::hash(&canonical));
+        if self.seen.insert(content_hash.clone()) {
+            self.bytes += canonical.len() as u64;
+            self.rows.push(ContentRow {
+                content_hash: content_hash.clone(),
+                kind: content.kind.as_str().to_owned(),
+                role: content.role,
+                text: content.text,
+                reasoning: content.reasoning,
+                tool_calls: content.tool_calls,
+                tool_call_id: content.tool_call_id,
+                body: content.body,
+                data: content.data,
+                n_bytes: i64::try_from(canonical.len()).unwrap_or(i64::MAX),
+            });
+        }
+        content_hash
+    }
+}

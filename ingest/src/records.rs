@@ -1,0 +1,223 @@
+//! Lines to records: line ends, NUL runs, raw newlines inside strings, glued and cut values.
+
+use crate::importer::{Record, RecordError, Rejected, Sink};
+use crate::json::{self, Part};
+use crate::rule;
+
+/// How many lines a record with raw newlines in its strings may span.
+const JOINED_LINES_MAX: usize = 4_096;
+
+/// Gives every record of `bytes` to `read`, and what cannot be read to the sink as rejected. Returns how many records
+/// there were. A [`RecordError::Stopped`] or [`RecordError::Failed`] ends it.
+pub(crate) fn each_record<S: Sink>(
+    bytes: &[u8],
+    byte_offset: u64,
+    first_line: u64,
+    read: &mut impl FnMut(&Record<'_>, &mut S) -> Result<(), RecordError>,
+    sink: &mut S,
+) -> Result<u64, RecordError> {
+    let mut records = 0;
+    let mut at = 0;
+    let mut line = first_line;
+    while at < bytes.len() {
+        let end = line_end(bytes, at);
+        let (start, stop) = trim(bytes, at, end);
+        let mut next = end + 1;
+        let mut lines = 1;
+        if start < stop {
+            records += 1;
+            let record = Record { bytes: &bytes[start..stop], byte_offset: byte_offset + start as u64, line: Some(line) };
+            match read(&record, sink) {
+                Ok(()) => {}
+                Err(RecordError::Syntax(broken)) => {
+                    let joined = if broken.cut { join(bytes, start, end) } else { None };
+                    match joined {
+                        Some((stop, count)) => {
+                            next = line_end(bytes, stop) + 1;
+                            lines = count;
+                            let record = Record { bytes: &bytes[start..stop], ..record };
+                            settle(read(&record, sink), &record, sink)?;
+                        }
+                        None => records += take_apart(&record, read, sink)?.saturating_sub(1),
+                    }
+                }
+                Err(error) => settle(Err(error), &record, sink)?,
+            }
+        }
+        at = next;
+        line += lines;
+    }
+    Ok(records)
+}
+
+fn line_end(bytes: &[u8], at: usize) -> usize {
+    memchr::memchr(b'\n', bytes.get(at..).unwrap_or_default()).map_or(bytes.len(), |found| at + found)
+}
+
+fn is_filler(byte: u8) -> bool {
+    matches!(byte, 0 | b' ' | b'\t' | b'\r' | 0x0b | 0x0c)
+}
+
+fn trim(bytes: &[u8], mut start: usize, mut end: usize) -> (usize, usize) {
+    while start < end && is_filler(bytes[start]) {
+        start += 1;
+    }
+    while end > start && is_filler(bytes[end - 1]) {
+        end -= 1;
+    }
+    (start, end)
+}
+
+/// A record whose line is cut may go on in the next lines: a raw newline in a string. Not so if a following line is a
+/// whole value by itself: then the first one is really cut.
+fn join(bytes: &[u8], start: usize, end: usize) -> Option<(usize, u64)> {
+    let value_end = json::value_end(bytes, start).ok()?;
+    let rest = &bytes[value_end..line_end(bytes, value_end)];
+    if !rest.iter().all(|b| is_filler(*b)) {
+        return None;
+    }
+    let lines = memchr::memchr_iter(b'\n', &bytes[start..value_end]).count();
+    if lines == 0 || lines > JOINED_LINES_MAX {
+        return None;
+    }
+    let mut at = end + 1;
+    while at < value_end {
+        let stop = line_end(bytes, at);
+        if bytes[at..stop].trim_ascii_start().starts_with(b"{\"")
+            && json::value_end(&bytes[..stop], at).is_ok_and(|e| trim(bytes, e, stop).0 == stop)
+        {
+            return None;
+        }
+        at = stop + 1;
+    }
+    Some((value_end, lines as u64 + 1))
+}
+
+/// Reads the complete values inside a broken line, and rejects the rest of it. Returns how many parts it had.
+fn take_apart<S: Sink>(
+    whole: &Record<'_>,
+    read: &mut impl FnMut(&Record<'_>, &mut S) -> Result<(), RecordError>,
+    sink: &mut S,
+) -> Result<u64, RecordError> {
+    let parts = json::recover(whole.bytes);
+    let count = parts.len() as u64;
+    for part in parts {
+        let part_of = |range: &std::ops::Range<usize>| Record {
+            bytes: &whole.bytes[range.clone()],
+            byte_offset: whole.byte_offset + range.start as u64,
+            line: whole.line,
+        };
+        match part {
+            Part::Value(range) => {
+                let record = part_of(&range);
+                settle(read(&record, sink), &record, sink)?;
+            }
+            Part::Broken { range, reason, cut } => {
+                let record = part_of(&range);
+                let rule = if cut { rule::CUT_RECORD } else { rule::NOT_JSON };
+                let reason = format!("{reason}; the record starts with {}", excerpt(record.bytes));
+                sink.reject(Rejected::record(&record, rule, reason))?;
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Rejects what was refused; hands on what ends the reading.
+pub(crate) fn settle(
+    outcome: Result<(), RecordError>,
+    record: &Record<'_>,
+    sink: &mut impl Sink,
+) -> Result<(), RecordError> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(RecordError::Syntax(broken)) => {
+            let reason = format!("byte {} of the record: {}", broken.byte_offset, broken.reason);
+            sink.reject(Rejected::record(record, rule::NOT_JSON, reason))
+        }
+        Err(RecordError::Refused { rule, reason, trajectory_id }) => {
+            let mut rejected = Rejected::record(record, rule, reason);
+            rejected.trajectory_id = trajectory_id;
+            sink.reject(rejected)
+        }
+        Err(error @ (RecordError::Stopped | RecordError::Failed(_))) => Err(error),
+    }
+}
+
+/// The first characters of some bytes, for a person.
+pub(crate) fn excerpt(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]);
+    let mut out: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+    if bytes.len() > 40 {
+        out.push('…');
+    }
+    format!("`{out}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollout::Rollout;
+
+    #[derive(Default)]
+    struct Seen {
+        values: Vec<String>,
+        rejected: Vec<(String, u64, u64)>,
+    }
+
+    impl Sink for Seen {
+        fn rollout(&mut self, rollout: Rollout) -> Result<(), RecordError> {
+            self.values.push(rollout.trajectory_id);
+            Ok(())
+        }
+
+        fn reject(&mut self, rejected: Rejected) -> Result<(), RecordError> {
+            self.rejected.push((rejected.rule.into_owned(), rejected.line.unwrap(), rejected.byte_offset));
+            Ok(())
+        }
+    }
+
+    fn read_all(text: &[u8]) -> Seen {
+        let mut seen = Seen::default();
+        let mut read = |record: &Record<'_>, sink: &mut Seen| {
+            let (value, _) = record.json()?;
+            sink.rollout(Rollout::new(format!("{}:{}:{value}", record.line.unwrap_or(0), record.byte_offset)))
+        };
+        each_record(text, 0, 1, &mut read, &mut seen).unwrap();
+        seen
+    }
+
+    #[test]
+    fn crlf_blank_lines_and_a_missing_last_newline_are_normal() {
+        let seen = read_all(b"{\"a\":1}\r\n\r\n  \n{\"b\":\"x\\r\\ny\"}");
+        assert_eq!(seen.values, ["1:0:{\"a\":1}", "4:14:{\"b\":\"x\\r\\ny\"}"]);
+        assert!(seen.rejected.is_empty());
+    }
+
+    #[test]
+    fn a_nul_run_between_records_is_skipped() {
+        let seen = read_all(b"{\"a\":1}\n\0\0\0\0\n\0\0{\"b\":2}\n");
+        assert_eq!(seen.values.len(), 2);
+        assert!(seen.rejected.is_empty());
+    }
+
+    #[test]
+    fn a_raw_newline_inside_a_string_joins_its_lines() {
+        let seen = read_all(b"{\"a\":\"x\ny\"}\n{\"b\":2}\n");
+        assert_eq!(seen.values, ["1:0:{\"a\":\"x\\ny\"}", "3:12:{\"b\":2}"]);
+    }
+
+    #[test]
+    fn a_cut_record_is_rejected_with_its_place_and_the_next_line_is_read() {
+        let seen = read_all(b"{\"a\":1}\n{\"b\":\"cu\n{\"c\":3}\n{\"d\":[1,");
+        assert_eq!(seen.values, ["1:0:{\"a\":1}", "3:17:{\"c\":3}"]);
+        assert_eq!(seen.rejected, [("cut_record".into(), 2, 8), ("cut_record".into(), 4, 25)]);
+    }
+
+    #[test]
+    fn glued_records_keep_their_own_offsets() {
+        let seen = read_all(b"{\"a\":1}{\"b\":2}\n{\"x\":\"y{\"c\":3}\n");
+        assert_eq!(seen.values, ["1:0:{\"a\":1}", "1:7:{\"b\":2}", "2:22:{\"c\":3}"]);
+        assert_eq!(seen.rejected, [("cut_record".into(), 2, 15)]);
+    }
+}

@@ -1,0 +1,175 @@
+//! A byte stream as blocks of whole lines, cut where records begin.
+
+use std::io::{self, Read};
+
+/// What a block aims at; a longer line makes a longer block.
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+
+/// Some whole lines.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) bytes: Vec<u8>,
+    /// Where they start in the decompressed source.
+    pub(crate) byte_offset: u64,
+    /// 1-based.
+    pub(crate) first_line: u64,
+}
+
+/// What came of asking for a block.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Block(Block),
+    /// A line is longer than allowed: its first bytes, and where it starts. The rest of it was read past.
+    TooLong { head: Vec<u8>, byte_offset: u64, byte_length: u64, line: u64 },
+    End,
+}
+
+/// Cuts a stream into blocks.
+pub(crate) struct Blocks {
+    source: Box<dyn Read + Send>,
+    carry: Vec<u8>,
+    byte_offset: u64,
+    line: u64,
+    ended: bool,
+    line_bytes_max: u64,
+    block_bytes: usize,
+}
+
+impl Blocks {
+    /// `byte_offset` is how much of the source was read before (a byte order mark).
+    pub(crate) fn new(source: Box<dyn Read + Send>, byte_offset: u64, line_bytes_max: u64) -> Self {
+        Self {
+            source,
+            carry: Vec::new(),
+            byte_offset,
+            line: 1,
+            ended: false,
+            line_bytes_max,
+            block_bytes: BLOCK_BYTES,
+        }
+    }
+
+    /// The next block. `grown` is told each time before the block grows beyond its usual size (by how much), so that
+    /// the memory can be asked for.
+    pub(crate) fn next(&mut self, mut grown: impl FnMut(u64) -> io::Result<()>) -> io::Result<Next> {
+        let mut bytes = std::mem::take(&mut self.carry);
+        bytes.reserve(self.block_bytes.saturating_sub(bytes.len()));
+        // how far the search for a cut went, so that a long line is not searched again and again
+        let mut searched = 0;
+        loop {
+            let wanted = self.block_bytes.max(bytes.len() + self.block_bytes);
+            if bytes.len() >= self.block_bytes {
+                grown(self.block_bytes as u64)?;
+            }
+            while !self.ended && bytes.len() < wanted {
+                let limit = (wanted - bytes.len()) as u64;
+                let read = (&mut self.source).take(limit).read_to_end(&mut bytes)?;
+                self.ended = (read as u64) < limit;
+            }
+            let cut = if self.ended { Some(bytes.len()) } else { cut_of(&bytes, &mut searched) };
+            if let Some(cut) = cut {
+                if bytes.is_empty() {
+                    return Ok(Next::End);
+                }
+                self.carry = bytes[cut..].to_vec();
+                bytes.truncate(cut);
+                let block = Block { byte_offset: self.byte_offset, first_line: self.line, bytes };
+                self.byte_offset += cut as u64;
+                self.line += memchr::memchr_iter(b'\n', &block.bytes).count() as u64;
+                return Ok(Next::Block(block));
+            }
+            if bytes.len() as u64 > self.line_bytes_max {
+                return self.skip_line(bytes);
+            }
+        }
+    }
+
+    /// Where the next block starts in the decompressed source.
+    pub(crate) fn byte_offset(&self) -> u64 {
+        self.byte_offset
+    }
+
+    /// Reads past a line that is too long.
+    fn skip_line(&mut self, mut head: Vec<u8>) -> io::Result<Next> {
+        let (byte_offset, line) = (self.byte_offset, self.line);
+        let mut byte_length = head.len() as u64;
+        head.truncate(BLOCK_BYTES);
+        let mut buffer = vec![0; BLOCK_BYTES];
+        loop {
+            let read = self.source.read(&mut buffer)?;
+            if read == 0 {
+                self.ended = true;
+                break;
+            }
+            if let Some(at) = memchr::memchr(b'\n', &buffer[..read]) {
+                byte_length += at as u64;
+                self.carry = buffer[at + 1..read].to_vec();
+                break;
+            }
+            byte_length += read as u64;
+        }
+        self.byte_offset += byte_length + u64::from(!self.ended);
+        self.line += 1;
+        Ok(Next::TooLong { head, byte_offset, byte_length, line })
+    }
+}
+
+/// Where to cut a block that does not end the source: before the last line that starts like a record, so that a raw
+/// newline inside a string does not tear a record in two. A block without such a line is cut after its last line end.
+fn cut_of(bytes: &[u8], searched: &mut usize) -> Option<usize> {
+    if let Some(at) = memchr::memmem::rfind(&bytes[*searched..], b"\n{").map(|at| at + *searched + 1) {
+        return Some(at);
+    }
+    // a start of a record may lie across the border of two reads
+    let from = std::mem::replace(searched, bytes.len().saturating_sub(1));
+    memchr::memrchr(b'\n', &bytes[from..]).map(|at| at + from + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(text: &[u8], block_bytes: usize, line_bytes_max: u64) -> Vec<Next> {
+        let mut blocks = Blocks::new(Box::new(io::Cursor::new(text.to_vec())), 0, line_bytes_max);
+        blocks.block_bytes = block_bytes;
+        let mut out = Vec::new();
+        loop {
+            match blocks.next(|_| Ok(())).unwrap() {
+                Next::End => return out,
+                next => out.push(next),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_joined_are_the_source_and_end_at_line_ends(text in "[a{\n]{0,80}", block_bytes in 1_usize..20) {
+            let mut joined = Vec::new();
+            let mut line = 1;
+            for next in all(text.as_bytes(), block_bytes, 1_000) {
+                let Next::Block(block) = next else { panic!("{next:?}") };
+                prop_assert_eq!(block.byte_offset, joined.len() as u64);
+                prop_assert_eq!(block.first_line, line);
+                line += block.bytes.iter().filter(|b| **b == b'\n').count() as u64;
+                joined.extend_from_slice(&block.bytes);
+                prop_assert!(block.bytes.ends_with(b"\n") || joined.len() == text.len());
+            }
+            prop_assert_eq!(joined, text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_read_past_and_the_next_one_is_found() {
+        let text = [b"{\"a\":1}\n".as_slice(), &b"x".repeat(100), b"\n{\"b\":2}\n"].concat();
+        let next = all(&text, 8, 40);
+        let rest: Vec<u8> = next.iter().flat_map(|n| match n { Next::Block(b) => b.bytes.clone(), _ => vec![] }).collect();
+        assert_eq!(rest, b"{\"a\":1}\n{\"b\":2}\n");
+        let long = next.iter().find_map(|n| match n {
+            Next::TooLong { byte_offset, byte_length, line, .. } => Some((*byte_offset, *byte_length, *line)),
+            _ => None,
+        });
+        assert_eq!(long, Some((8, 100, 2)));
+    }
+}

@@ -1,0 +1,40 @@
+//! A documented seam for crash tests: `DRESSAGE_FAULT=after:steps` makes the process die at that point of a commit.
+//!
+//! Points are `before:<table>` and `after:<table>` of each table's commit, and `written:<table>` between writing a
+//! table's data files and committing them. `after:steps:3` dies at the third time. The process ends as by a kill:
+//! no destructor runs, nothing is flushed.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dressage_schemas::Table;
+
+/// The environment variable.
+pub const FAULT_VARIABLE: &str = "DRESSAGE_FAULT";
+
+struct Fault {
+    point: String,
+    left: AtomicU32,
+}
+
+static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
+
+fn configured() -> Option<&'static Fault> {
+    FAULT
+        .get_or_init(|| {
+            let text = std::env::var(FAULT_VARIABLE).ok()?;
+            let mut parts = text.split(':');
+            let (when, table) = (parts.next()?, parts.next()?);
+            let times = parts.next().and_then(|n| n.parse().ok()).unwrap_or(1);
+            Some(Fault { point: format!("{when}:{table}"), left: AtomicU32::new(times) })
+        })
+        .as_ref()
+}
+
+/// Dies here if the environment says so; costs one load otherwise.
+pub(crate) fn point(when: &str, table: Table) {
+    let Some(fault) = configured() else { return };
+    if fault.point == format!("{when}:{table}") && fault.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        std::process::abort();
+    }
+}

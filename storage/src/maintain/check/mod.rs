@@ -1,0 +1,150 @@
+//! Is a store sound? Checksums, lengths, references both ways, leftovers of interrupted writes; and removing what
+//! nothing can ever refer to.
+//!
+//! One pass over each table of one snapshot. Memory is some tens of bytes for each trajectory and each distinct
+//! message, never the payload.
+
+mod contents;
+mod ledger;
+mod repair;
+mod steps;
+mod trajectories;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dressage_schemas::Table;
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::lake::{Lake, now_micros};
+use crate::snapshot::Snapshot;
+use ledger::{Ages, Ledger};
+
+/// How thoroughly to look, and whether to repair.
+#[derive(Debug, Clone)]
+pub struct CheckOptions {
+    /// Remove leftovers that are older than `grace`.
+    pub repair: bool,
+    /// Read payload and verify its checksums; without, only scalar columns are read.
+    pub payload: bool,
+    /// Rows younger than this may belong to a write that is still going on: they are never leftovers.
+    pub grace: Duration,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { repair: false, payload: true, grace: Duration::from_secs(3_600) }
+    }
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Nothing is wrong; space or attention may be saved.
+    Note,
+    /// Rows that nothing refers to; `--repair` removes them.
+    Leftover,
+    /// Something is missing that should be there.
+    Warning,
+    /// Stored data is not what was written.
+    Damage,
+}
+
+/// One rule that rows break.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Short name of the rule.
+    pub rule: &'static str,
+    /// The table.
+    pub table: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// How many rows.
+    pub count: u64,
+    /// Some of them.
+    pub examples: Vec<String>,
+    /// What it means and what to do.
+    pub what_to_do: &'static str,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Versions that were looked at.
+    pub versions: BTreeMap<String, u64>,
+    /// Rows looked at, by table.
+    pub rows_checked: BTreeMap<String, u64>,
+    /// Bytes of payload whose checksum was verified.
+    pub bytes_verified: u64,
+    /// What is not as it should be, worst first.
+    pub problems: Vec<Problem>,
+    /// Rows that `--repair` removed, by table.
+    pub rows_removed: BTreeMap<String, u64>,
+    /// Files that no version names and that `--repair` removed.
+    pub files_removed: u64,
+}
+
+impl CheckReport {
+    /// Whether every stored byte is what was written and nothing is missing.
+    pub fn is_sound(&self) -> bool {
+        self.problems.iter().all(|p| p.severity < Severity::Warning)
+    }
+
+    /// Whether stored data is damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.problems.iter().any(|p| p.severity == Severity::Damage)
+    }
+}
+
+/// Looks at everything in the newest version of every table.
+///
+/// # Errors
+/// Where a table cannot be read at all. What is read and found wrong is in the report, not an error.
+pub async fn check(lake: &Lake, options: &CheckOptions) -> Result<CheckReport> {
+    let snapshot = lake.snapshot(None).await?;
+    let grace = i64::try_from(options.grace.as_micros()).unwrap_or(i64::MAX);
+    let mut ledger = Ledger::new(Ages::read(lake, &snapshot, now_micros().saturating_sub(grace)).await?);
+    trajectories::check(&snapshot, &mut ledger).await?;
+    steps::check(&snapshot, options.payload, &mut ledger).await?;
+    trajectories::check_rewards_and_log(&snapshot, &mut ledger).await?;
+    contents::check(&snapshot, options.payload, &mut ledger).await?;
+    note_repeated(&snapshot, &mut ledger).await?;
+    let mut report = CheckReport {
+        versions: snapshot.versions().iter().map(|(t, v)| (t.name().to_owned(), *v)).collect(),
+        ..CheckReport::default()
+    };
+    if options.repair {
+        repair::run(lake, &snapshot, &ledger, &mut report).await?;
+    } else {
+        repair::note_unnamed_files(lake, &mut ledger).await?;
+    }
+    report.rows_checked = std::mem::take(&mut ledger.rows_checked);
+    report.bytes_verified = ledger.bytes_verified;
+    report.problems = ledger.into_problems();
+    Ok(report)
+}
+
+/// Rows that say again what another row says.
+async fn note_repeated(snapshot: &Snapshot, ledger: &mut Ledger) -> Result<()> {
+    for table in [Table::Contents, Table::Quarantine, Table::WeightVersions] {
+        let rows = snapshot.duplicates(table).await?;
+        ledger.note_many(
+            Severity::Note,
+            "repeated_row",
+            table,
+            rows.len() as u64,
+            "two writers stored the same thing at the same time; readers see it once; `--repair` removes the copies",
+        );
+    }
+    let old = snapshot.superseded().await?;
+    ledger.note_many(
+        Severity::Note,
+        "superseded_row",
+        Table::Trajectories,
+        old.len() as u64,
+        "a longer copy of the trajectory came later; readers see that one",
+    );
+    Ok(())
+}

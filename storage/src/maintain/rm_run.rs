@@ -1,0 +1,114 @@
+//! Removing a run: its trajectories first, so that no reader ever sees one without its steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::Int64Array;
+use dressage_schemas::Table;
+use futures::TryStreamExt;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::lake::Lake;
+use crate::physical::typed;
+use crate::scan::{self, ScanOptions};
+
+/// Keys in one predicate.
+const KEYS_PER_DELETE: usize = 2_000;
+
+/// What was removed, or would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RmRunReport {
+    /// Whether nothing was removed yet.
+    pub dry_run: bool,
+    /// The run.
+    pub run_id: String,
+    /// Rows by table.
+    pub rows: BTreeMap<String, u64>,
+}
+
+/// Removes the rows of a run. Messages that nothing else uses stay until `check --repair` finds them unreferenced;
+/// bytes are freed by `compact` and `gc`.
+///
+/// # Errors
+/// `NotFound` where the store has no such run.
+pub async fn rm_run(lake: &Lake, run_id: &str, dry_run: bool) -> Result<RmRunReport> {
+    let mut report = RmRunReport { dry_run, run_id: run_id.to_owned(), ..RmRunReport::default() };
+    let by_run = format!("run_id = {}", quoted(run_id));
+    let keys = trajectory_keys(lake, &by_run).await?;
+    let versions = count(lake, Table::WeightVersions, &by_run).await?;
+    if keys.is_empty() && versions == 0 {
+        return Err(Error::SnapshotMissing { as_of: format!("has trajectories of run {run_id:?}") });
+    }
+    let note = |report: &mut RmRunReport, table: Table, rows: u64| {
+        *report.rows.entry(table.name().to_owned()).or_default() += rows;
+    };
+    let rows = count(lake, Table::Trajectories, &by_run).await?;
+    note(&mut report, Table::Trajectories, rows);
+    if !dry_run {
+        delete(lake, Table::Trajectories, &by_run).await?;
+    }
+    for table in [Table::Rewards, Table::Steps, Table::IngestLog] {
+        for chunk in keys.chunks(KEYS_PER_DELETE) {
+            let list: Vec<String> = chunk.iter().map(i64::to_string).collect();
+            let filter = format!("trajectory_key IN ({})", list.join(","));
+            let rows = count(lake, table, &filter).await?;
+            note(&mut report, table, rows);
+            if !dry_run && rows > 0 {
+                delete(lake, table, &filter).await?;
+            }
+        }
+    }
+    note(&mut report, Table::WeightVersions, versions);
+    if !dry_run && versions > 0 {
+        delete(lake, Table::WeightVersions, &by_run).await?;
+    }
+    Ok(report)
+}
+
+async fn trajectory_keys(lake: &Lake, filter: &str) -> Result<Vec<i64>> {
+    let dataset = lake.latest(Table::Trajectories).await?;
+    let options = ScanOptions::columns(["trajectory_key"]).filter(filter);
+    let mut rows = scan::scan(Table::Trajectories, &dataset, options, lake.settings().read_ahead_bytes_max).await?;
+    let mut keys = Vec::new();
+    while let Some(batch) = rows.try_next().await? {
+        let column: &Int64Array = typed(Table::Trajectories, &batch, "trajectory_key")?;
+        keys.extend_from_slice(column.values());
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    Ok(keys)
+}
+
+async fn count(lake: &Lake, table: Table, filter: &str) -> Result<u64> {
+    let dataset = lake.latest(table).await?;
+    let rows = dataset.count_rows(Some(filter.to_owned())).await;
+    rows.map(|n| n as u64).map_err(|e| Error::table("count rows of", table, e))
+}
+
+/// Deletes rows by predicate. The files stay until they are compacted and collected.
+pub(crate) async fn delete(lake: &Lake, table: Table, filter: &str) -> Result<()> {
+    lake.retry_limit()
+        .run("delete rows", |_| async {
+            let mut dataset = lake.latest(table).await?.as_ref().clone();
+            dataset.delete(filter).await.map_err(|e| Error::table("delete rows of", table, e))?;
+            lake.remember(table, &Arc::new(dataset));
+            Ok(())
+        })
+        .await
+}
+
+/// A SQL string literal.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_id_with_quotes_cannot_leave_its_literal() {
+        assert_eq!(quoted("a' OR '1'='1"), "'a'' OR ''1''=''1'");
+    }
+}
