@@ -20,7 +20,7 @@ use crate::rule;
 
 /// NeMo Gym.
 #[derive(Debug)]
-pub struct NemoGym;
+pub(super) struct NemoGym;
 
 impl Importer for NemoGym {
     fn name(&self) -> &'static str {

@@ -119,6 +119,20 @@ fn results_without_an_id_are_paired_by_order_and_open_calls_are_flagged() {
 }
 
 #[test]
+fn a_result_in_a_rewritten_history_answers_the_call() {
+    let (question, summary) = (message("user", "q"), message("user", "q, shortened"));
+    let mut session = SessionBuilder::default();
+    let call = calling(&["c1"]);
+    let said = Arc::new(call.reply.clone().unwrap());
+    session.call(&[question], call).unwrap();
+    let result = Arc::new(chat_message(json!({"role": "tool", "content": "r", "tool_call_id": "c1"})));
+    session.call(&[summary, said, result], reply("done")).unwrap();
+    let (steps, _) = session.finish();
+    assert_eq!(steps[1].route, Route::Create);
+    assert!(steps[0].flags.is_empty(), "{:?}", steps[0].flags);
+}
+
+#[test]
 fn the_same_call_id_twice_is_paired_by_order() {
     let question = message("user", "q");
     let mut session = SessionBuilder::default();
