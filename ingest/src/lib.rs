@@ -23,5 +23,6 @@ pub mod lineage;
 pub mod message_form;
 pub mod rollout;
 pub mod rule;
+pub mod synth;
 
 pub use error::{Error, Result};
