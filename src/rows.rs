@@ -47,10 +47,9 @@ impl Row {
         match self.value(column) {
             Value::Null => "-".to_owned(),
             Value::String(text) => text.clone(),
-            Value::Number(n) if n.is_f64() => format!("{:.4}", n.as_f64().unwrap_or(f64::NAN))
-                .trim_end_matches('0')
-                .trim_end_matches('.')
-                .to_owned(),
+            Value::Number(n) if n.is_f64() => {
+                format!("{:.4}", n.as_f64().unwrap_or(f64::NAN)).trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
             other => other.to_string(),
         }
     }

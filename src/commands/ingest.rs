@@ -99,7 +99,7 @@ pub(crate) fn run(mut context: Context, args: &IngestArgs) -> Result<Outcome> {
     let report = block_on(async {
         let lake = open_or_init(&context, &settings).await?;
         let bar = Bar::new(output);
-        let report = dressage_ingest::ingest(lake, wanted, &bar).await;
+        let report = dressage_ingest::ingest(&lake, wanted, &bar).await;
         bar.finish();
         Ok(report?)
     })?;

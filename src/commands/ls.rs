@@ -95,8 +95,17 @@ impl FilterArgs {
 }
 
 const COLUMNS: [&str; 11] = [
-    "trajectory_id", "run_id", "instance_id", "status", "reward", "n_steps", "n_segments", "n_messages", "n_tokens",
-    "n_trained_tokens", "model",
+    "trajectory_id",
+    "run_id",
+    "instance_id",
+    "status",
+    "reward",
+    "n_steps",
+    "n_segments",
+    "n_messages",
+    "n_tokens",
+    "n_trained_tokens",
+    "model",
 ];
 
 pub(crate) fn run(mut context: Context, args: &LsArgs) -> Result<Outcome> {
@@ -121,7 +130,8 @@ pub(crate) fn run(mut context: Context, args: &LsArgs) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let shown = found.len() as i64;
-    let headers = ["trajectory", "run", "instance", "status", "reward", "steps", "segs", "msgs", "tokens", "trained", "model"];
+    let headers =
+        ["trajectory", "run", "instance", "status", "reward", "steps", "segs", "msgs", "tokens", "trained", "model"];
     let table = output::table(&headers, &[4, 5, 6, 7, 8, 9], found.iter().map(line));
     context.output.text(&table)?;
     if shown < total {

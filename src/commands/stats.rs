@@ -108,17 +108,23 @@ async fn collect(session: &Session, condition: &str) -> Result<Stats> {
     );
     Ok(Stats {
         totals: rows::row(session, &totals).await?,
-        statuses: rows::rows(session, &format!("SELECT status, count(*) AS n {of} GROUP BY status ORDER BY n DESC")).await?,
+        statuses: rows::rows(session, &format!("SELECT status, count(*) AS n {of} GROUP BY status ORDER BY n DESC"))
+            .await?,
         formats: rows::rows(
             session,
-            &format!("SELECT format, count(*) AS n, sum(n_tokens) AS tokens {of} GROUP BY format ORDER BY n DESC, format"),
+            &format!(
+                "SELECT format, count(*) AS n, sum(n_tokens) AS tokens {of} GROUP BY format ORDER BY n DESC, format"
+            ),
         )
         .await?,
         lengths,
         rewards: rows::row(session, &rewards).await?,
         boundaries: rows::rows(session, &boundaries).await?,
-        quarantine: rows::rows(session, "SELECT rule, count(*) AS n FROM quarantine GROUP BY rule ORDER BY n DESC, rule")
-            .await?,
+        quarantine: rows::rows(
+            session,
+            "SELECT rule, count(*) AS n FROM quarantine GROUP BY rule ORDER BY n DESC, rule",
+        )
+        .await?,
         columns: Vec::new(),
     })
 }
@@ -142,7 +148,11 @@ fn page(stats: &Stats, paint: Paint) -> String {
     let counts = |rows: &[Row], name: &str| {
         rows.iter().map(|r| format!("{} {}", r.cell(name), n(r, "n"))).collect::<Vec<_>>().join(", ")
     };
-    out.push_str(&format!("status: {}\nformat: {}\n", counts(&stats.statuses, "status"), counts(&stats.formats, "format")));
+    out.push_str(&format!(
+        "status: {}\nformat: {}\n",
+        counts(&stats.statuses, "status"),
+        counts(&stats.formats, "format")
+    ));
     section(
         &mut out,
         paint.bold("length of a trajectory"),

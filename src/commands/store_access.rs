@@ -106,13 +106,19 @@ fn parse_as_of(text: &str) -> Result<AsOf> {
         return Ok(AsOf::Snapshot(id));
     }
     let looks_like_time = text.len() >= 10
-        && text.bytes().take(10).enumerate().all(|(i, b)| if i == 4 || i == 7 { b == b'-' } else { b.is_ascii_digit() });
+        && text
+            .bytes()
+            .take(10)
+            .enumerate()
+            .all(|(i, b)| if i == 4 || i == 7 { b == b'-' } else { b.is_ascii_digit() });
     if !looks_like_time {
         return Ok(AsOf::Tag(text.to_owned()));
     }
     let whole = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
     let time = humantime::parse_rfc3339_weak(&whole).map_err(|_| {
-        Failure::invalid(format!("--as-of {text}: write a time like 2026-11-30T12:00:00Z, a snapshot's number or a tag"))
+        Failure::invalid(format!(
+            "--as-of {text}: write a time like 2026-11-30T12:00:00Z, a snapshot's number or a tag"
+        ))
     })?;
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use layers::{Layers, Origin};
+pub(crate) use layers::Layers;
 pub(crate) use units::{ByteCount, TimeSpan, key_value};
 
 /// All settings. Unknown keys are refused, with the place they came from.

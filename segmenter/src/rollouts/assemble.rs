@@ -65,10 +65,9 @@ pub(super) fn segments<'a>(heads: &'a [Head], parts: &'a Parts, contents: &Conte
 fn row<'a>(head: &'a Head, index: i64, segment: &'a Segment, parts: &Parts, contents: &Contents) -> Result<Row<'a>> {
     let broken = |problem: String| Error::Assemble { trajectory_id: head.trajectory_id.clone(), problem };
     let mut steps = Vec::with_capacity(segment.steps.len());
-    for (step_index, inherited) in &segment.steps {
+    for step_index in &segment.steps {
         let step = parts.steps.get(&(head.key, *step_index));
-        let step = step.ok_or_else(|| broken(format!("segment {index} names step {step_index}, which is missing")))?;
-        steps.push((step, *inherited));
+        steps.push(step.ok_or_else(|| broken(format!("segment {index} names step {step_index}, which is missing")))?);
     }
     let tokens = tokens(&steps).map_err(|problem| broken(format!("segment {index}: {problem}")))?;
     let experts = match &tokens {
@@ -78,8 +77,8 @@ fn row<'a>(head: &'a Head, index: i64, segment: &'a Segment, parts: &Parts, cont
         None => None,
     };
     let messages: Vec<Value> =
-        steps.iter().flat_map(|(step, _)| &step.messages).map(|message| message.to_json(contents)).collect();
-    let tools = steps.iter().rev().find_map(|(step, _)| step.tools.as_ref()).and_then(|hash| contents.tools.get(hash));
+        steps.iter().flat_map(|step| &step.messages).map(|message| message.to_json(contents)).collect();
+    let tools = steps.iter().rev().find_map(|step| step.tools.as_ref()).and_then(|hash| contents.tools.get(hash));
     Ok(Row {
         head,
         segment_index: i32::try_from(index).ok(),
@@ -93,16 +92,16 @@ fn row<'a>(head: &'a Head, index: i64, segment: &'a Segment, parts: &Parts, cont
 }
 
 /// The token-aligned columns; none where no step has tokens.
-fn tokens(steps: &[(&Step, bool)]) -> Result<Option<Tokens>, String> {
-    if steps.iter().all(|(step, _)| step.token_ids.is_none()) {
+fn tokens(steps: &[&Step]) -> Result<Option<Tokens>, String> {
+    if steps.iter().all(|step| step.token_ids.is_none()) {
         return Ok(None);
     }
-    let with_logprobs = steps.iter().any(|(step, _)| step.logprobs.is_some());
-    let with_versions = steps.iter().any(|(step, _)| step.version_spans.is_some() || step.weight_version.is_some());
+    let with_logprobs = steps.iter().any(|step| step.logprobs.is_some());
+    let with_versions = steps.iter().any(|step| step.version_spans.is_some() || step.weight_version.is_some());
     let mut all = Tokens::default();
     let mut logprobs = Vec::new();
     let mut versions = Vec::new();
-    for (step, inherited) in steps {
+    for step in steps {
         let Some(ids) = &step.token_ids else {
             if step.n_tokens == 0 {
                 continue;
@@ -113,8 +112,7 @@ fn tokens(steps: &[(&Step, bool)]) -> Result<Option<Tokens>, String> {
         if mask.n_tokens() != ids.len() {
             return Err(format!("a step has {} token ids and a mask of {}", ids.len(), mask.n_tokens()));
         }
-        // what another segment produced is context here
-        all.mask.extend(mask.iter().map(|trained| trained && !inherited));
+        all.mask.extend(mask.iter());
         match &step.logprobs {
             Some(values) if values.len() == ids.len() => logprobs.extend_from_slice(values),
             Some(values) => return Err(format!("a step has {} token ids and {} log-probs", ids.len(), values.len())),
@@ -151,9 +149,9 @@ fn step_versions(step: &Step, mask: &MaskSpans, versions: &mut Vec<Option<String
 }
 
 /// Router choices of the whole segment: one row a token but the last. None unless every step has them.
-fn experts(steps: &[(&Step, bool)], n_tokens: usize) -> Result<Option<dressage_codec::Routes>, String> {
+fn experts(steps: &[&Step], n_tokens: usize) -> Result<Option<dressage_codec::Routes>, String> {
     let pieces: Option<Vec<&[u8]>> =
-        steps.iter().filter(|(step, _)| step.n_tokens > 0).map(|(step, _)| step.routed_experts.as_deref()).collect();
+        steps.iter().filter(|step| step.n_tokens > 0).map(|step| step.routed_experts.as_deref()).collect();
     let Some(pieces) = pieces.filter(|pieces| !pieces.is_empty()) else { return Ok(None) };
     let routes = dressage_codec::concat(&pieces).and_then(|whole| dressage_codec::decode_all(&whole));
     let routes = routes.map_err(|e| format!("its routed experts do not decode: {e}"))?;
@@ -164,8 +162,8 @@ fn experts(steps: &[(&Step, bool)], n_tokens: usize) -> Result<Option<dressage_c
 }
 
 /// Keys without a column: those of the only step, else a list with one entry a step.
-fn extra(steps: &[(&Step, bool)]) -> Option<String> {
-    let own: Vec<Option<&String>> = steps.iter().filter(|(_, inherited)| !inherited).map(|(s, _)| s.extra.as_ref()).collect();
+fn extra(steps: &[&Step]) -> Option<String> {
+    let own: Vec<Option<&String>> = steps.iter().map(|step| step.extra.as_ref()).collect();
     match own.as_slice() {
         [] => None,
         [one] => one.cloned(),
@@ -187,9 +185,7 @@ pub(super) fn batch(rows: &[Row<'_>]) -> Result<RecordBatch, ArrowError> {
     let maybe = |get: fn(&Head) -> Option<&str>| -> ArrayRef {
         Arc::new(StringArray::from_iter(rows.iter().map(|r| get(r.head))))
     };
-    let long = |get: fn(&Row<'_>) -> Option<&str>| -> ArrayRef {
-        Arc::new(LargeStringArray::from_iter(rows.iter().map(get)))
-    };
+    let long = |texts: Vec<Option<&str>>| -> ArrayRef { Arc::new(LargeStringArray::from(texts)) };
     let created = TimestampMicrosecondArray::from_iter(rows.iter().map(|r| r.head.created_at)).with_timezone("UTC");
     let segment_text = |get: fn(&Segment) -> Option<&str>| -> ArrayRef {
         Arc::new(StringArray::from_iter(rows.iter().map(|r| r.segment.and_then(get))))
@@ -249,9 +245,9 @@ pub(super) fn batch(rows: &[Row<'_>]) -> Result<RecordBatch, ArrowError> {
             Arc::new(StringArray::from_iter(rows.iter().map(|r| r.experts.as_ref().map(|e| e.dtype.name())))),
             expert_size(|e| e.layers),
             expert_size(|e| e.topk),
-            long(|r| r.messages.as_deref()),
-            long(|r| r.tools.as_deref()),
-            long(|r| r.extra_info.as_deref()),
+            long(rows.iter().map(|r| r.messages.as_deref()).collect()),
+            long(rows.iter().map(|r| r.tools.as_deref()).collect()),
+            long(rows.iter().map(|r| r.extra_info.as_deref()).collect()),
         ],
     )
 }
@@ -272,11 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn deltas_become_one_sequence_and_inherited_tokens_are_context() {
+    fn deltas_become_one_sequence() {
         let (first, second) = (step(&[1, 2, 3], &[2, 1], "7"), step(&[4, 5], &[1, 1], "8"));
-        let all = tokens(&[(&first, true), (&second, false)]).expect("fits").expect("tokens");
+        let all = tokens(&[&first, &second]).expect("fits").expect("tokens");
         assert_eq!(all.ids, vec![1, 2, 3, 4, 5]);
-        assert_eq!(all.mask, vec![false, false, false, false, true]);
+        assert_eq!(all.mask, vec![false, false, true, false, true]);
         assert_eq!(all.logprobs.expect("there"), vec![-1.0, -2.0, -3.0, -4.0, -5.0]);
         let versions: Vec<_> = all.versions.expect("there").into_iter().flatten().collect();
         assert_eq!(versions, vec!["-1", "-1", "7", "-1", "8"]);
@@ -286,14 +282,14 @@ mod tests {
     fn parts_of_different_lengths_are_an_error_and_not_padded() {
         let mut short = step(&[1, 2, 3], &[2, 1], "7");
         short.logprobs = Some(vec![0.0]);
-        assert!(tokens(&[(&short, false)]).unwrap_err().contains("3 token ids and 1 log-probs"));
+        assert!(tokens(&[&short]).unwrap_err().contains("3 token ids and 1 log-probs"));
         let wrong_mask = step(&[1, 2, 3], &[2], "7");
-        assert!(tokens(&[(&wrong_mask, false)]).unwrap_err().contains("mask of 2"));
+        assert!(tokens(&[&wrong_mask]).unwrap_err().contains("mask of 2"));
     }
 
     #[test]
     fn messages_alone_give_a_row_without_tokens() {
         let step = Step::default();
-        assert_eq!(tokens(&[(&step, false)]), Ok(None));
+        assert_eq!(tokens(&[&step]), Ok(None));
     }
 }

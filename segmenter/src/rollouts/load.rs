@@ -56,6 +56,7 @@ impl Head {
 /// One step's own part.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Step {
+    pub(super) segment_index: Option<i64>,
     pub(super) n_tokens: i64,
     pub(super) mask_spans: Vec<i32>,
     pub(super) version_spans: Option<Vec<(String, i32)>>,
@@ -75,14 +76,14 @@ pub(super) struct Segment {
     pub(super) finish_reason: Option<String>,
     pub(super) trainable: bool,
     pub(super) weight_version: Option<String>,
-    /// (step_index, inherited), in the order of their tokens.
-    pub(super) steps: Vec<(i64, bool)>,
+    /// Its steps, in the order of their tokens.
+    pub(super) steps: Vec<i64>,
 }
 
 /// All parts of a chunk, by (trajectory_key, index).
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    pub(super) steps: HashMap<(i64, i64), Step>,
+    pub(super) steps: BTreeMap<(i64, i64), Step>,
     pub(super) segments: BTreeMap<(i64, i64), Segment>,
 }
 
@@ -107,7 +108,7 @@ pub(super) async fn parts(session: &Session, heads: &[Head], tokens: bool, conte
     let mut parts = Parts::default();
     let payload = if tokens { "token_ids, logprobs, routed_experts" } else { "NULL AS token_ids" };
     let sql = format!(
-        "SELECT trajectory_key, step_index, n_tokens, mask_spans, version_spans, weight_version, tools, extra, {payload} \
+        "SELECT trajectory_key, step_index, segment_index, n_tokens, mask_spans, version_spans, weight_version, tools, extra, {payload} \
          FROM steps WHERE {wanted}"
     );
     for_each(session, &sql, |columns, row| {
@@ -116,6 +117,7 @@ pub(super) async fn parts(session: &Session, heads: &[Head], tokens: bool, conte
             return Ok(());
         }
         let mut step = Step {
+            segment_index: columns.int("segment_index", row)?,
             n_tokens: columns.int("n_tokens", row)?.unwrap_or(0),
             mask_spans: columns.ints("mask_spans", row)?.unwrap_or_default(),
             version_spans: columns.version_spans("version_spans", row)?,
@@ -152,18 +154,12 @@ pub(super) async fn parts(session: &Session, heads: &[Head], tokens: bool, conte
         Ok(())
     })
     .await?;
-    let sql = format!(
-        "SELECT trajectory_key, segment_index, step_index, inherited FROM segment_steps WHERE {wanted} \
-         ORDER BY trajectory_key, segment_index, step_index"
-    );
-    for_each(session, &sql, |columns, row| {
-        let place = (columns.needed_int("trajectory_key", row)?, columns.needed_int("segment_index", row)?);
-        if let Some(segment) = parts.segments.get_mut(&place) {
-            segment.steps.push((columns.needed_int("step_index", row)?, columns.truth("inherited", row)?));
+    for (&(key, step_index), step) in &parts.steps {
+        let segment = step.segment_index.and_then(|index| parts.segments.get_mut(&(key, index)));
+        if let Some(segment) = segment {
+            segment.steps.push(step_index);
         }
-        Ok(())
-    })
-    .await?;
+    }
     let sql = format!(
         "SELECT trajectory_key, step_index, position, role, text, reasoning, tool_calls, tool_call_id, body \
          FROM messages WHERE {wanted} ORDER BY trajectory_key, position"

@@ -23,6 +23,8 @@ use crate::query::QueryStream;
 use crate::session::Session;
 use columns::Columns;
 
+pub use conversation::base64;
+
 /// Which trajectories, and how much is held at once.
 #[derive(Debug, Clone)]
 pub struct RolloutOptions {

@@ -154,7 +154,9 @@ impl Cells<'_> {
     /// The trajectory's keys, with no segments yet.
     fn trajectory(&self) -> Value {
         let mut line = Map::new();
-        for name in ["trajectory_id", "instance_id", "group_id", "run_id", "parent_trajectory_id", "status", "model", "agent"] {
+        for name in
+            ["trajectory_id", "instance_id", "group_id", "run_id", "parent_trajectory_id", "status", "model", "agent"]
+        {
             if let Some(text) = self.text(name) {
                 line.insert(name.to_owned(), Value::String(text));
             }

@@ -3,7 +3,7 @@
 mod files;
 mod json_lines;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -69,13 +69,9 @@ pub(super) trait RowSink {
 pub(crate) fn run(mut context: Context, args: &ExportArgs) -> Result<Outcome> {
     let settings = context.query_settings(&args.query)?;
     let to_stdout = args.path.as_os_str() == "-";
-    let mut sink: Box<dyn RowSink> = match args.to {
-        ExportFormat::Parquet if to_stdout => return Err(Failure::invalid("Parquet is a folder of files: name one")),
-        ExportFormat::Parquet => Box::new(files::ParquetFolder::create(&args.path)?),
-        ExportFormat::Arrow => Box::new(files::ArrowFile::create(&args.path)?),
-        ExportFormat::Jsonl => Box::new(json_lines::Trajectories::create(&args.path)?),
-        ExportFormat::HfChat => Box::new(json_lines::Chats::create(&args.path)?),
-    };
+    if to_stdout && args.to == ExportFormat::Parquet {
+        return Err(Failure::invalid("Parquet is a folder of files: name one"));
+    }
     let output = context.output;
     let progress = if output.quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     progress.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
@@ -87,6 +83,8 @@ pub(crate) fn run(mut context: Context, args: &ExportArgs) -> Result<Outcome> {
     let (segments, bytes) = block_on(async {
         let session = context.open_session(&settings, &args.query).await?;
         let mut rollouts = session.rollouts(options).await?;
+        // only now: a query that is not valid leaves no empty files behind
+        let mut sink = create(args.to, &args.path)?;
         let mut segments = 0_u64;
         while let Some(batch) = rollouts.next_batch().await? {
             segments += batch.num_rows() as u64;
@@ -103,4 +101,13 @@ pub(crate) fn run(mut context: Context, args: &ExportArgs) -> Result<Outcome> {
         output.note(&format!("wrote {} segments, {}", grouped(segments), bytes_text(bytes)));
     }
     Ok(Outcome::Done)
+}
+
+fn create(format: ExportFormat, path: &Path) -> Result<Box<dyn RowSink>> {
+    Ok(match format {
+        ExportFormat::Parquet => Box::new(files::ParquetFolder::create(path)?),
+        ExportFormat::Arrow => Box::new(files::ArrowFile::create(path)?),
+        ExportFormat::Jsonl => Box::new(json_lines::Trajectories::create(path)?),
+        ExportFormat::HfChat => Box::new(json_lines::Chats::create(path)?),
+    })
 }

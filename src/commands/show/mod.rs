@@ -105,7 +105,14 @@ async fn find(session: &Session, name: &str) -> Result<Row> {
             let names: Vec<String> = found
                 .iter()
                 .take(10)
-                .map(|row| format!("  {} (run {}, instance {})", row.cell("trajectory_id"), row.cell("run_id"), row.cell("instance_id")))
+                .map(|row| {
+                    format!(
+                        "  {} (run {}, instance {})",
+                        row.cell("trajectory_id"),
+                        row.cell("run_id"),
+                        row.cell("instance_id")
+                    )
+                })
                 .collect();
             let more = if found.len() > 10 { "\n  …" } else { "" };
             Err(Failure::invalid(format!(

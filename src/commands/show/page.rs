@@ -116,7 +116,8 @@ fn segment_line(out: &mut String, segment: &Row, paint: Paint) {
         facts.push("anchor".to_owned());
     }
     let reasons: Vec<&str> = segment.texts("reasons").into_iter().filter(|reason| *reason != "initial").collect();
-    let began = if reasons.is_empty() { String::new() } else { format!("  began by {}", paint.yellow(&reasons.join(", "))) };
+    let began =
+        if reasons.is_empty() { String::new() } else { format!("  began by {}", paint.yellow(&reasons.join(", "))) };
     out.push_str(&format!(
         "\n{}{began}  {}\n",
         paint.bold(&format!("━━ segment {}", segment.cell("segment_index"))),
@@ -174,7 +175,8 @@ fn message_lines(out: &mut String, message: &Row, paint: Paint, look: &Look<'_>)
 
 /// Calls in the form `name(arguments)`.
 fn tool_calls(message: &Row) -> Vec<String> {
-    let calls: Vec<Value> = message.text("tool_calls").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let calls: Vec<Value> =
+        message.text("tool_calls").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     calls
         .iter()
         .map(|call| {
@@ -197,6 +199,7 @@ fn padded(role: &str) -> String {
 
 /// The first lines of a text, and how much is left out.
 fn cut(text: &str, full: bool) -> Vec<String> {
+    let text = harmless(text);
     let all: Vec<&str> = text.trim_end().lines().collect();
     if full {
         return all.into_iter().map(str::to_owned).collect();
@@ -213,6 +216,15 @@ fn cut(text: &str, full: bool) -> Vec<String> {
         lines.push(format!("… {} more lines (--full)", grouped((all.len() - LINES_SHOWN) as i64)));
     }
     lines
+}
+
+/// Control characters made visible: a recorded message must not drive the terminal of whoever reads it.
+pub(super) fn harmless(text: &str) -> std::borrow::Cow<'_, str> {
+    let drives = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(drives) {
+        return text.into();
+    }
+    text.chars().filter(|c| *c != '\r').map(|c| if drives(c) { '\u{fffd}' } else { c }).collect::<String>().into()
 }
 
 fn labelled<'a>(out: &mut String, label: &str, lines: impl Iterator<Item = &'a str>) {
@@ -246,6 +258,12 @@ mod tests {
         assert_eq!(lines.len(), LINES_SHOWN + 1);
         assert_eq!(lines.last().map(String::as_str), Some("… 12 more lines (--full)"));
         assert_eq!(cut(&text, true).len(), 20);
+    }
+
+    #[test]
+    fn recorded_text_cannot_drive_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\tc\r\n"), "a\u{fffd}[2Jb\tc\n");
+        assert_eq!(harmless("plain\n"), "plain\n");
     }
 
     #[test]

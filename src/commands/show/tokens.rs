@@ -36,8 +36,7 @@ pub(super) fn of_batches(batches: &[RecordBatch]) -> Result<Vec<StepTokens>> {
             if logprobs.is_valid(row) {
                 step.logprobs = logprobs.value(row).as_primitive::<Float32Type>().values().to_vec();
             }
-            if step.mask.len() != step.ids.len()
-                || !(step.logprobs.is_empty() || step.logprobs.len() == step.ids.len())
+            if step.mask.len() != step.ids.len() || !(step.logprobs.is_empty() || step.logprobs.len() == step.ids.len())
             {
                 bail!(
                     "a step has {} token ids, {} mask values and {} log-probs; run `dressage store check`",
@@ -65,7 +64,11 @@ impl StepTokens {
                 self.with_logprobs(range, tokenizer, paint)
             } else {
                 let text = text_of(&self.ids[range], tokenizer);
-                if trained { painted_lines(&text, |line| paint.green(line)) } else { painted_lines(&text, |line| paint.dim(line)) }
+                if trained {
+                    painted_lines(&text, |line| paint.green(line))
+                } else {
+                    painted_lines(&text, |line| paint.dim(line))
+                }
             };
             // without colours, brackets tell what is trained
             out.push_str(&if trained && !paint.is_on() { format!("⟦{text}⟧") } else { text });
@@ -98,7 +101,7 @@ impl StepTokens {
 
 fn text_of(ids: &[i32], tokenizer: Option<&Tokenizer>) -> String {
     match tokenizer {
-        Some(tokenizer) => tokenizer.decode_lossy(ids),
+        Some(tokenizer) => super::page::harmless(&tokenizer.decode_lossy(ids)).into_owned(),
         None => ids.iter().map(|id| format!("{id} ")).collect(),
     }
 }

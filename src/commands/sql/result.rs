@@ -41,9 +41,10 @@ impl Sink {
                 let mut out = BufWriter::new(io::stdout());
                 write(rows, self.format, &mut out).await
             }
-            Some(path) if self.written > 1 => {
-                Err(Failure::invalid(format!("{} already holds the first result; ask one query a file", path.display())))
-            }
+            Some(path) if self.written > 1 => Err(Failure::invalid(format!(
+                "{} already holds the first result; ask one query a file",
+                path.display()
+            ))),
             Some(path) => {
                 let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
                 write(rows, self.format, &mut BufWriter::new(file)).await

@@ -139,7 +139,9 @@ async fn command(lake: &Lake, command: &StoreCommand, output: Output) -> Result<
         }
         StoreCommand::Snapshot { tag } => {
             if tag.as_deref().is_some_and(|tag| tag.is_empty() || tag.parse::<i64>().is_ok()) {
-                return Err(Failure::invalid("a tag may not be empty or a number: --as-of could not tell it from an id"));
+                return Err(Failure::invalid(
+                    "a tag may not be empty or a number: --as-of could not tell it from an id",
+                ));
             }
             let snapshot = lake.snapshot(None).await?;
             let named = snapshots::create(&snapshot, tag.as_deref()).await?;

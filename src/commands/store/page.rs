@@ -131,7 +131,10 @@ pub(super) fn gc(report: &GcReport) -> String {
     }
     text.push_str(&format!("{}, {} {verb}\n", counted(report.files_removed, "file"), bytes_text(report.bytes_removed)));
     if report.files_failed > 0 {
-        text.push_str(&format!("{} could not be removed; the next run tries again\n", counted(report.files_failed, "file")));
+        text.push_str(&format!(
+            "{} could not be removed; the next run tries again\n",
+            counted(report.files_failed, "file")
+        ));
     }
     text
 }

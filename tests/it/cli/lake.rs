@@ -157,7 +157,9 @@ fn ls_filters_sorts_and_counts() {
 fn show_tells_a_trajectory_by_segments_messages_and_tokens() {
     let (folder, _) = small_store();
     let page = run(folder.path(), &["show", "t-1", "--logprobs"]).exits(0).stdout;
-    for part in ["t-1  completed  reward 1", "segment 0", "segment 1", "2+2?", "ended by length", "⟦3 (-0.500)4 (-0.250)⟧"] {
+    for part in
+        ["t-1  completed  reward 1", "segment 0", "segment 1", "2+2?", "ended by length", "⟦3 (-0.500)4 (-0.250)⟧"]
+    {
         assert!(page.contains(part), "`{part}` in:\n{page}");
     }
     let shown = run(folder.path(), &["show", "t-1", "--tokens", "--json"]).exits(0).json();
@@ -220,12 +222,16 @@ fn our_json_lines_come_back_the_same() {
 #[test]
 fn chats_go_out_a_segment_a_line() {
     let (folder, _) = small_store();
-    let lines = run(folder.path(), &["export", "--to", "hf-chat", "-", "--where", "reward is not null"]).exits(0).stdout;
+    let lines =
+        run(folder.path(), &["export", "--to", "hf-chat", "-", "--where", "reward is not null"]).exits(0).stdout;
     let rows: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
     assert_eq!(rows.len(), 2);
-    assert_eq!(rows[0]["messages"], serde_json::json!([
-        { "role": "user", "content": "2+2?" }, { "role": "assistant", "content": "4" }
-    ]));
+    assert_eq!(
+        rows[0]["messages"],
+        serde_json::json!([
+            { "role": "user", "content": "2+2?" }, { "role": "assistant", "content": "4" }
+        ])
+    );
 }
 
 #[test]
@@ -245,8 +251,10 @@ fn router_choices_come_back_through_every_format() {
             "select count(*) as n from first join second using (trajectory_id, segment_index) \
              where first.routed_experts = second.routed_experts and first.tokens = second.tokens"
         );
-        let (first, second) = ("first=a/run=synth/part-0000.parquet", format!("second={to}/run=synth/part-0000.parquet"));
-        let same = run(folder.path(), &["sql", "--attach", first, "--attach", &second, &compare, "--json"]).exits(0).json();
+        let (first, second) =
+            ("first=a/run=synth/part-0000.parquet", format!("second={to}/run=synth/part-0000.parquet"));
+        let same =
+            run(folder.path(), &["sql", "--attach", first, "--attach", &second, &compare, "--json"]).exits(0).json();
         assert_eq!(same[0]["n"], 6, "{to}");
         std::fs::remove_dir_all(folder.path().join("copy")).expect("remove");
     }
@@ -260,7 +268,8 @@ fn the_same_seed_makes_the_same_bytes() {
     }
     let read = |name: &str| std::fs::read(folder.path().join(name)).expect("read");
     assert_eq!(read("a.jsonl"), read("b.jsonl"));
-    let report = run(folder.path(), &["synth", "c.jsonl", "--trajectories", "4", "--seed", "8", "--json"]).exits(0).json();
+    let report =
+        run(folder.path(), &["synth", "c.jsonl", "--trajectories", "4", "--seed", "8", "--json"]).exits(0).json();
     assert_eq!(report["trajectories"], 4);
 }
 
@@ -329,7 +338,10 @@ fn real_rollouts_are_told_by_their_content_under_any_name() {
     let renamed = folder.path().join("some.bin");
     std::fs::copy(data("nemo-gym/tokens_blackjack.jsonl"), &renamed).expect("copy");
     run(folder.path(), &["ingest", "some.bin", "--quiet"]).exits(0);
-    let rows = sql(folder.path(), "select format, count(*) as n, sum(n_trained_tokens) as trained from trajectories group by 1");
+    let rows = sql(
+        folder.path(),
+        "select format, count(*) as n, sum(n_trained_tokens) as trained from trajectories group by 1",
+    );
     assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
     assert_eq!((&rows[0]["n"], &rows[0]["trained"]), (&5.into(), &48.into()), "{rows}");
 }
