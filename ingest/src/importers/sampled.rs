@@ -171,7 +171,7 @@ impl Sampled {
             output: Some(CallOutput { ids: output, logprobs, experts: None }),
             untrainable: call.untrainable || inexact,
             flags,
-            mask: mask.map(|mask| MaskSpans::from_mask(mask)),
+            mask: mask.map(MaskSpans::from_mask),
             ..call
         };
         session.call(prompt, call)

@@ -100,7 +100,9 @@ impl Columns {
 
     fn batch(self, maker: &Maker) -> Result<RecordBatch, ArrowError> {
         let settings = maker.settings();
-        let rows = || self.trajectories.iter().flat_map(|t| t.segments.iter().enumerate().map(move |(i, s)| (t, i, s)));
+        let rows: Vec<_> =
+            self.trajectories.iter().flat_map(|t| t.segments.iter().enumerate().map(move |(i, s)| (t, i, s))).collect();
+        let rows = || rows.iter().copied();
         let lengths = || rows().map(|(_, _, segment)| segment.tokens.len());
         let mut tokens = Vec::new();
         let mut mask = Vec::new();
@@ -138,8 +140,8 @@ impl Columns {
                 "full_loss_mask" => lists(Arc::new(Int8Array::from(std::mem::take(&mut mask))), lengths())?,
                 "full_logprobs" => lists(Arc::new(Float32Array::from(std::mem::take(&mut logprobs))), lengths())?,
                 "full_versions" if settings.weight_versions > 0 => {
-                    let versions = StringArray::from_iter_values(rows().flat_map(|(_, _, s)| &s.versions));
-                    lists(Arc::new(versions), lengths())?
+                    let versions: Vec<&String> = rows().flat_map(|(_, _, s)| &s.versions).collect();
+                    lists(Arc::new(StringArray::from_iter_values(versions)), lengths())?
                 }
                 "routed_experts" if dtype.is_some() => {
                     let sizes = rows().map(|(_, _, segment)| segment.routed_experts.len());

@@ -1,4 +1,4 @@
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use arrow::datatypes::{Int8Type, Int32Type};
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -72,7 +72,8 @@ fn lines_keep_the_rules_of_the_format() {
 
 #[test]
 fn base64_is_the_standard_one() {
-    let settings = SynthSettings { trajectories: 1, segments: 1, tokens: 3, layers: 1, topk: 1, ..small() };
+    let settings =
+        SynthSettings { trajectories: 1, segments: 1, tokens: 3, layers: 1, topk: 1, length_spread: 0.0, ..small() };
     let maker = Maker::new(&settings).unwrap();
     let experts = &maker.trajectory(0).segments[0].routed_experts;
     let (_, out) = write(&settings, SynthFormat::Jsonl);

@@ -43,8 +43,7 @@ impl Trees {
         // the last message before each row, of the same session and sub-agent
         let mut previous: HashMap<(Option<String>, bool, Option<String>), usize> = HashMap::new();
         let mut parents: Vec<Option<usize>> = Vec::with_capacity(rows.len());
-        for index in 0..rows.len() {
-            let row = &mut rows[index];
+        for (index, row) in rows.iter_mut().enumerate() {
             let chain = (row.session.clone(), row.is_sidechain, row.agent_id.clone());
             let before = previous.get(&chain).copied();
             let found = row.parent.as_ref().and_then(|uuid| by_uuid.get(uuid).copied()).filter(|&p| p != index);

@@ -7,8 +7,9 @@ use crate::importer::{
     Archive, Confidence, Importer, Member, Reader, Record, RecordError, Rejected, Shape, Sink, Sniff, SourceInfo,
 };
 use crate::importers::ALL;
-use crate::json::{self, Part};
+use crate::records::{each_record, settle};
 use crate::rollout::Rollout;
+use crate::sniff::{choose, look, look_at_zip};
 
 /// What a file gave.
 #[derive(Default)]
@@ -97,109 +98,49 @@ pub(super) fn recognised(bytes: &[u8]) -> Vec<(&'static dyn Importer, Confidence
 
 fn read(path: &Path) -> Read {
     let bytes = std::fs::read(path).unwrap();
-    let Some((importer, _)) = recognised(&bytes).first().copied() else { return Read::default() };
+    let Some(importer) = choose(&sniff(&bytes)) else { return Read::default() };
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     read_with(importer, &name, &bytes)
 }
 
 pub(super) fn read_with(importer: &dyn Importer, name: &str, bytes: &[u8]) -> Read {
     let mut out = Read { format: Some(importer.name()), ..Read::default() };
-    let stem = name.split('.').next().unwrap_or_default().to_owned();
-    let settle = |result: Result<(), RecordError>, record: &Record<'_>, out: &mut Read| match result {
-        Ok(()) => {}
-        Err(RecordError::Refused { rule, reason, .. }) => {
-            out.rejected.push(Rejected::record(record, rule, reason));
-        }
-        Err(error) => panic!("{name}: {error:?}"),
-    };
+    let bytes = without_mark(bytes);
     let whole = Record { bytes, byte_offset: 0, line: None };
-    let is_document = shape(bytes) == Shape::JsonDocument;
-    match importer.reader(&SourceInfo { name: name.to_owned(), stem }) {
-        Reader::Document(reader) => settle(reader.record(&whole, &mut out), &whole, &mut out),
-        Reader::Records(reader) if is_document => settle(reader.record(&whole, &mut out), &whole, &mut out),
-        Reader::Records(reader) => each_line(bytes, &mut out, |record, out| reader.record(record, out)),
-        Reader::Session(mut reader) => {
-            each_line(bytes, &mut out, |record, out| reader.record(record, out));
-            settle(reader.finish(&mut out), &whole, &mut out);
+    let is_document = sniff(bytes).shape == Shape::JsonDocument;
+    match importer.reader(&SourceInfo { name: name.to_owned(), stem: crate::source::stem(name) }) {
+        Reader::Document(reader) => settle(reader.record(&whole, &mut out), &whole, &mut out).unwrap(),
+        Reader::Records(reader) if is_document => {
+            settle(reader.record(&whole, &mut out), &whole, &mut out).unwrap();
         }
-        Reader::Archive(reader) => settle(reader.archive(&mut Zip::open(bytes), &mut out), &whole, &mut out),
+        Reader::Records(reader) => {
+            each_record(bytes, 0, 1, &mut |record, out| reader.record(record, out), &mut out).map(|_| ()).unwrap();
+        }
+        Reader::Session(mut reader) => {
+            each_record(bytes, 0, 1, &mut |record, out| reader.record(record, out), &mut out).map(|_| ()).unwrap();
+            settle(reader.finish(&mut out), &whole, &mut out).unwrap();
+        }
+        Reader::Archive(reader) => {
+            settle(reader.archive(&mut Zip::open(bytes), &mut out), &whole, &mut out).unwrap();
+        }
     }
     out
 }
 
-fn each_line(bytes: &[u8], out: &mut Read, mut read: impl FnMut(&Record<'_>, &mut Read) -> Result<(), RecordError>) {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    for line in bytes.split(|byte| *byte == b'\n').filter(|line| line.iter().any(|b| !matches!(b, 0 | b' ' | b'\r'))) {
-        let record = Record { bytes: line, byte_offset: 0, line: Some(1) };
-        let refused = |error: RecordError, record: &Record<'_>| match error {
-            RecordError::Refused { rule, reason, .. } => Rejected::record(record, rule, reason),
-            other => panic!("{other:?}"),
-        };
-        match read(&record, out) {
-            Ok(()) => {}
-            Err(RecordError::Syntax(_)) => {
-                for part in json::recover(line) {
-                    match part {
-                        Part::Value(range) => {
-                            let record = Record { bytes: &line[range], ..record };
-                            if let Err(error) = read(&record, out) {
-                                out.rejected.push(refused(error, &record));
-                            }
-                        }
-                        Part::Broken { range, reason, .. } => {
-                            let record = Record { bytes: &line[range], ..record };
-                            out.rejected.push(Rejected::record(&record, crate::rule::CUT_RECORD, reason));
-                        }
-                    }
-                }
-            }
-            Err(error) => out.rejected.push(refused(error, &record)),
-        }
-    }
-}
-
-fn shape(bytes: &[u8]) -> Shape {
-    if bytes.starts_with(b"PK\x03\x04") {
-        return Shape::Zip;
-    }
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let start = bytes.iter().position(|byte| !matches!(byte, 0 | b' ' | b'\r' | b'\n')).unwrap_or(bytes.len());
-    let first_line = bytes[start..].split(|byte| *byte == b'\n').next().unwrap_or_default();
-    match bytes.get(start) {
-        Some(b'{' | b'[')
-            if json::parse(first_line).is_ok() || !json::recover(first_line).is_empty() && first_line.len() > 2 =>
-        {
-            Shape::JsonLines
-        }
-        Some(b'{' | b'[') => Shape::JsonDocument,
-        None => Shape::Empty,
-        Some(_) if std::str::from_utf8(bytes).is_ok() => Shape::Text,
-        Some(_) => Shape::Binary,
-    }
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
 /// As the pipeline does: what the first 256 KiB show.
 fn sniff(bytes: &[u8]) -> Sniff<'_> {
-    let shape = shape(bytes);
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let bytes = without_mark(bytes);
     let head = &bytes[..bytes.len().min(256 << 10)];
     let complete = head.len() == bytes.len();
-    let (keys, root_is_array) = json::first_object_keys(head);
-    let records = match shape {
-        Shape::JsonLines => head
-            .split(|byte| *byte == b'\n')
-            .filter_map(|line| json::parse(line).ok())
-            .map(|(value, _)| value)
-            .take(16)
-            .collect(),
-        Shape::JsonDocument if complete => json::parse(bytes).map(|(value, _)| vec![value]).unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    let members = match shape {
-        Shape::Zip => Zip::open(bytes).members.into_iter().map(|member| member.name).collect(),
-        _ => Vec::new(),
-    };
-    Sniff { shape, head, complete, records, keys, root_is_array, members }
+    if bytes.starts_with(b"PK\x03\x04") {
+        let members = Zip::open(bytes).members.into_iter().map(|member| member.name).collect();
+        return look_at_zip(head, complete, members);
+    }
+    look(head, complete)
 }
 
 struct Zip<'a> {
