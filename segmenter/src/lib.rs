@@ -58,4 +58,5 @@ pub use lake::{ExcludedRows, Fragment, LakeSource, MemoryLake, ROW_ADDRESS, Scan
 pub use query::{BatchStream, QueryStream};
 pub use session::{Outcome, Session};
 pub use settings::{SessionSettings, Variables};
+pub use statement::Statement;
 pub use write::{Format, TableStyle, Written, write};
