@@ -22,7 +22,7 @@ pub(super) struct AgentLightning;
 
 impl Importer for AgentLightning {
     fn name(&self) -> &'static str {
-        "agent_lightning"
+        "agent-lightning"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {

@@ -24,7 +24,7 @@ pub(super) struct NemoGym;
 
 impl Importer for NemoGym {
     fn name(&self) -> &'static str {
-        "nemo_gym"
+        "nemo-gym"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -44,7 +44,7 @@ impl RecordReader for Rows {
     fn record(&self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError> {
         let (value, notes) = record.json()?;
         // the whole row is the identity: two attempts with the same indices in one file are two trajectories
-        let id = derived_id("nemo_gym", canonical_json(&value).as_bytes());
+        let id = derived_id("nemo-gym", canonical_json(&value).as_bytes());
         let mut rollout = rollout(id, object(value, "the row")?)?;
         note_repairs(&mut rollout, notes, record.bytes);
         sink.rollout(rollout)

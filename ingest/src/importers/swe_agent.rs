@@ -21,7 +21,7 @@ pub(super) struct SweAgent;
 
 impl Importer for SweAgent {
     fn name(&self) -> &'static str {
-        "swe_agent"
+        "swe-agent"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -100,7 +100,7 @@ fn rollout(mut document: Map<String, Value>, instance_of_all: Option<String>) ->
     for key in ["trajectory", "history"] {
         identity.extend_from_slice(canonical_json(document.get(key).unwrap_or(&Value::Null)).as_bytes());
     }
-    let mut rollout = Rollout::new(derived_id("swe_agent", &identity));
+    let mut rollout = Rollout::new(derived_id("swe-agent", &identity));
     rollout.instance_id = instance(&document).or(instance_of_all);
     let list = |value: Option<Value>| match value {
         Some(Value::Array(items)) => items,

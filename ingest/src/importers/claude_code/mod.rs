@@ -31,7 +31,7 @@ pub(super) struct ClaudeCode;
 
 impl Importer for ClaudeCode {
     fn name(&self) -> &'static str {
-        "claude_code"
+        "claude-code"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {

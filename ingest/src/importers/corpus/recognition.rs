@@ -10,12 +10,12 @@ use crate::prepare::door;
 const READ: [(&str, &str, &[&str]); 5] = [
     (
         "data/nemo-gym",
-        "nemo_gym",
+        "nemo-gym",
         &["blackjack_materialized_inputs", "ether0_agent_metrics", "ether0_reward_profiling", "placeholder_invalid"],
     ),
-    ("data/agent-lightning", "agent_lightning", &[]),
-    ("data/claude-code", "claude_code", &["checkpoint_metadata"]),
-    ("data/swe-agent", "swe_agent", &["all_preds", "llm_interactions"]),
+    ("data/agent-lightning", "agent-lightning", &[]),
+    ("data/claude-code", "claude-code", &["checkpoint_metadata"]),
+    ("data/swe-agent", "swe-agent", &["all_preds", "llm_interactions"]),
     ("data/inspect", "inspect", &[]),
 ];
 
