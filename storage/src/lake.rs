@@ -160,11 +160,7 @@ impl Lake {
         let dataset = self.latest(Table::Trajectories).await?;
         let store = dataset.object_store(None).await.map_err(|e| Error::table("open", Table::Trajectories, e))?;
         let stats = store.io_stats_snapshot();
-        Ok(IoStats {
-            read_requests: stats.read_iops,
-            read_bytes: stats.read_bytes,
-            written_bytes: stats.written_bytes,
-        })
+        Ok(IoStats { read_requests: stats.read_iops, read_bytes: stats.read_bytes, written_bytes: stats.written_bytes })
     }
 
     pub(crate) fn retry_limit(&self) -> RetryLimit {

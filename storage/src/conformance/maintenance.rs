@@ -25,7 +25,8 @@ pub(super) async fn compaction_keeps_every_byte(settings: &StoreSettings) -> Out
         writer.commit().await?;
     }
     let before = lake.snapshot(None).await?;
-    let steps_before = sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
+    let steps_before =
+        sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
     holds("there is something to join", before.fragments(Table::Steps).len() == 6)?;
     let report = compact(&lake, &CompactOptions::default()).await?;
     holds("steps were joined", report.tables.iter().any(|t| t.table == "steps" && t.fragments_added == 1))?;
@@ -33,9 +34,11 @@ pub(super) async fn compaction_keeps_every_byte(settings: &StoreSettings) -> Out
     let reopened = Lake::open(below(settings, "compact")).await?;
     let after = reopened.snapshot(None).await?;
     same("fragments of steps", &after.fragments(Table::Steps).len(), &1)?;
-    let steps_after = sorted(&all_rows(&after, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
+    let steps_after =
+        sorted(&all_rows(&after, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
     same("steps", &steps_after, &steps_before)?;
-    let pinned = sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
+    let pinned =
+        sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
     same("steps of a reader that was there before", &pinned, &steps_before)?;
     let found = check(&reopened, &CheckOptions::default()).await?;
     same("what a check finds afterwards", &found.problems, &Vec::new())?;
@@ -164,5 +167,8 @@ pub(super) async fn leftovers_are_found_and_removed(settings: &StoreSettings) ->
     let summary = info(&lake).await?;
     let steps = summary.tables.iter().find(|t| t.table == "steps");
     same("live and deleted steps", &steps.map(|t| (t.rows, t.rows_deleted)), &Some((9, 0)))?;
-    holds("live bytes are counted, blobs included", steps.is_some_and(|t| t.bytes_live > 0 && t.bytes_live <= t.bytes_stored))
+    holds(
+        "live bytes are counted, blobs included",
+        steps.is_some_and(|t| t.bytes_live > 0 && t.bytes_live <= t.bytes_stored),
+    )
 }

@@ -170,7 +170,8 @@ async fn stored_bytes(lake: &Lake, table: Table, fragments: &[Fragment]) -> Resu
         if table == Table::Steps {
             let stem = file.path.strip_suffix(".lance").unwrap_or(&file.path);
             let blobs = dataset.data_dir().join(stem);
-            let listed = store.inner.list(Some(&blobs)).map_ok(|meta| meta.size).try_fold(0, |a, b| async move { Ok(a + b) });
+            let listed =
+                store.inner.list(Some(&blobs)).map_ok(|meta| meta.size).try_fold(0, |a, b| async move { Ok(a + b) });
             bytes += listed.await.map_err(|e| Error::object("list", blobs.to_string(), e))?;
         }
     }

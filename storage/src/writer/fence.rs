@@ -29,7 +29,13 @@ pub(super) struct Fence {
 
 impl Fence {
     /// Takes note of a commit and looks at it for the first time.
-    pub(super) async fn passed(&mut self, lake: &Lake, table: Table, dataset: &Dataset, transaction: &str) -> Result<()> {
+    pub(super) async fn passed(
+        &mut self,
+        lake: &Lake,
+        table: Table,
+        dataset: &Dataset,
+        transaction: &str,
+    ) -> Result<()> {
         let location = dataset.manifest_location();
         let committed = Committed {
             table,

@@ -32,7 +32,8 @@ impl Commits {
         let Some(task) = self.running.as_mut() else { return Ok(CommitReceipt::default()) };
         let done = task.await;
         self.running = None;
-        let (receipt, fence) = done.map_err(|lost| Error::TaskLost { what: "a commit", source: Cause::of(&lost) })??;
+        let (receipt, fence) =
+            done.map_err(|lost| Error::TaskLost { what: "a commit", source: Cause::of(&lost) })??;
         self.fence = fence;
         Ok(receipt)
     }

@@ -77,7 +77,8 @@ impl KnownRows {
 
     /// What is pending becomes what is being committed.
     pub(super) fn commit_begun(&mut self) {
-        self.committing = (std::mem::replace(&mut self.pending_contents, Seen::new()), std::mem::take(&mut self.pending));
+        self.committing =
+            (std::mem::replace(&mut self.pending_contents, Seen::new()), std::mem::take(&mut self.pending));
     }
 
     /// After a commit: what it held is stored. Other writers' rows are looked at too.
