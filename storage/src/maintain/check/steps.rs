@@ -4,10 +4,9 @@ use arrow::array::{Array, Int32Array, Int64Array, LargeBinaryArray, ListArray, R
 use dressage_codec::Header;
 use dressage_schemas::Table;
 use dressage_schemas::tables::steps::PAYLOAD_COLUMNS;
-use futures::TryStreamExt;
 
-use super::Severity;
 use super::ledger::Ledger;
+use super::{Severity, for_each_batch};
 use crate::door;
 use crate::error::{Error, Result};
 use crate::physical::{self, PAYLOAD_HASH, binary, row_addresses, typed};
@@ -23,18 +22,16 @@ pub(super) async fn check(snapshot: &Snapshot, payload: bool, ledger: &mut Ledge
         all.push(PAYLOAD_HASH.to_owned());
         all
     } else {
-        let scalar = ["trajectory_key", "write_id", "step_index", "n_context_tokens", "n_output_tokens", "messages", "tools"];
+        let scalar =
+            ["trajectory_key", "write_id", "step_index", "n_context_tokens", "n_output_tokens", "messages", "tools"];
         scalar.map(str::to_owned).to_vec()
     };
-    let mut rows = snapshot.scan(T, ScanOptions::columns(columns).with_row_address()).await?;
-    while let Some(batch) = rows.try_next().await? {
-        ledger.count_rows(T, batch.num_rows());
-        tally(&batch, ledger)?;
-        if payload {
-            verify(&batch, ledger)?;
-        }
-    }
-    Ok(())
+    let options = ScanOptions::columns(columns).with_row_address();
+    for_each_batch(snapshot, T, &options, ledger, |batch, ledger| {
+        tally(batch, ledger)?;
+        if payload { verify(batch, ledger) } else { Ok(()) }
+    })
+    .await
 }
 
 fn tally(batch: &RecordBatch, ledger: &mut Ledger) -> Result<()> {
@@ -91,7 +88,8 @@ fn verify(batch: &RecordBatch, ledger: &mut Ledger) -> Result<()> {
         ledger.bytes_verified += values.iter().flatten().map(|v| v.len() as u64).sum::<u64>();
         let name = || format!("step {} of trajectory {:016x}", index.value(row), key.value(row));
         if physical::payload_hash(values) != hashes.value(row) {
-            let what = "token ids, log-probs or routed experts are not the bytes that were written; ingest its source again";
+            let what =
+                "token ids, log-probs or routed experts are not the bytes that were written; ingest its source again";
             ledger.note(Severity::Damage, "payload_checksum", T, name, what);
         } else if let Some(container) = values[2]
             && let Err(error) = Header::parse(container).and_then(|header| header.verify(container))
