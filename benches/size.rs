@@ -29,8 +29,7 @@ fn main() {
         args.extend_from_slice(&["--layers", &layers_text, "--experts", &experts_text]);
         bench.synth(&load, &args);
         let ids = trajectories as f64 * (TOKENS - 1) as f64 * layers as f64 * 8.0;
-        for (mode, flags, bound) in
-            [("ranked", &[][..], ranked_bound), ("sets", &["--experts-as-sets"][..], set_bound)]
+        for (mode, flags, bound) in [("ranked", &[][..], ranked_bound), ("sets", &["--experts-as-sets"][..], set_bound)]
         {
             ingest(&load, &store, flags);
             // The whole store with them less the whole store without: everything they cost, not the column alone.

@@ -33,7 +33,11 @@ const QUERIES: [(&str, &str, f64); 6] = [
         1.0,
     ),
     ("selective filter", "SELECT trajectory_id, n_tokens FROM trajectories WHERE n_tokens > 220", 1.0 / 3.0),
-    ("point look-up", "SELECT trajectory_id, reward FROM trajectories WHERE trajectory_id = 'synth-0-00777777'", 1.0 / 3.0),
+    (
+        "point look-up",
+        "SELECT trajectory_id, reward FROM trajectories WHERE trajectory_id = 'synth-0-00777777'",
+        1.0 / 3.0,
+    ),
 ];
 
 fn main() {
@@ -51,7 +55,16 @@ fn main() {
     std::fs::remove_file(&load).expect("our own load");
     dressage(&["store", "compact", "--store", &text(&store)]);
     let table = bench.path("trajectories.parquet");
-    dressage(&["sql", "SELECT * FROM trajectories", "--store", &text(&store), "--format", "parquet", "--output", &text(&table)]);
+    dressage(&[
+        "sql",
+        "SELECT * FROM trajectories",
+        "--store",
+        &text(&store),
+        "--format",
+        "parquet",
+        "--output",
+        &text(&table),
+    ]);
 
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let settings = SessionSettings { time_limit_ms: Some(60_000), ..SessionSettings::default() };
@@ -59,7 +72,8 @@ fn main() {
         let lake = Lake::open(StoreSettings::at(text(&store))).await.expect("the store opens");
         Session::open(lake.snapshot(None).await.expect("a snapshot"), settings).expect("a session")
     });
-    let theirs = peer("venv", "duckdb_sql.py", &[&text(&table), &serde_json::to_string(&QUERIES.map(|q| q.1)).expect("text")]);
+    let theirs =
+        peer("venv", "duckdb_sql.py", &[&text(&table), &serde_json::to_string(&QUERIES.map(|q| q.1)).expect("text")]);
     for (index, (name, sql, least)) in QUERIES.iter().enumerate() {
         let mut best = Duration::MAX;
         let mut rows = 0;

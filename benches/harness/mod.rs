@@ -47,7 +47,15 @@ fn command() -> Command {
 }
 
 /// Runs to the end; a failure ends the benchmark, with the program's own words.
-fn finish(mut command: Command) -> Finished {
+fn finish(command: Command) -> Finished {
+    let shown = format!("{command:?}");
+    let (status, finished) = run(command);
+    assert!(status == 0, "{shown} ended with status {status}:\n{}", finished.stdout);
+    finished
+}
+
+/// Runs to the end; also the wait status, 0 for success.
+fn run(mut command: Command) -> (i32, Finished) {
     let start = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -64,9 +72,9 @@ fn finish(mut command: Command) -> Finished {
         let mut usage: libc::rusage = std::mem::zeroed();
         (libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage), usage)
     };
+    assert!(waited > 0, "{command:?} cannot be waited for");
     let seconds = start.elapsed().as_secs_f64();
-    assert!(waited > 0 && status == 0, "{command:?} ended with status {status}:\n{stdout}");
-    Finished { stdout, seconds, peak_rss_bytes: usage.ru_maxrss as u64 * 1024 }
+    (status, Finished { stdout, seconds, peak_rss_bytes: usage.ru_maxrss as u64 * 1024 })
 }
 
 /// The last line of a program's output as JSON.
@@ -114,24 +122,31 @@ pub(crate) fn text(path: &Path) -> String {
 
 /// Where the Python peers live: made by `benches/peers/setup.sh`.
 fn python(venv: &str) -> PathBuf {
-    let cache = std::env::var_os("DRESSAGE_CACHE").map(PathBuf::from).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").expect("a home folder")).join(".cache/dressage")
-    });
+    let cache = std::env::var_os("DRESSAGE_CACHE")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").expect("a home folder")).join(".cache/dressage"));
     cache.join(venv).join("bin/python")
 }
 
-/// Runs a peer; `None` (said aloud) where its environment is not set up. Its last line is a JSON object, to which
-/// the process's own peak memory is added.
+/// Longest that a peer may take, in seconds.
+const PEER_SECONDS_MAX: &str = "600";
+
+/// Runs a peer; `None` (said aloud) where its environment is not set up or it fails. Its last line is a JSON object,
+/// to which the process's own peak memory is added.
 pub(crate) fn peer(venv: &str, script: &str, args: &[&str]) -> Option<Value> {
     let python = python(venv);
     if !python.exists() {
         println!("  ({script} not run: no {}; benches/peers/setup.sh makes it)", python.display());
         return None;
     }
-    let mut command = Command::new(python);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers").join(script);
-    command.arg(script).args(args).stderr(Stdio::null());
-    let finished = finish(command);
+    let mut command = Command::new("timeout");
+    let script_path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers").join(script);
+    command.arg(PEER_SECONDS_MAX).arg(python).arg(script_path).args(args).stderr(Stdio::null());
+    let (status, finished) = run(command);
+    if status != 0 {
+        println!("  ({script} failed or took longer than {PEER_SECONDS_MAX} s: no comparison)");
+        return None;
+    }
     let mut answer = last_json(&finished);
     answer["process_peak_rss_bytes"] = json!(finished.peak_rss_bytes);
     Some(answer)
@@ -243,7 +258,8 @@ impl Bench {
     fn claim(&mut self, what: &str, value: f64, bound: f64, unit: &str, sign: &str, held: bool) {
         let verdict = if held { "ok" } else { "SHORT" };
         println!("  {verdict:5} {what}: {value:.4} {unit} ({sign} {bound:.4})");
-        self.results.push(json!({"what": what, "value": value, "unit": unit, "bound": bound, "sign": sign, "held": held}));
+        self.results
+            .push(json!({"what": what, "value": value, "unit": unit, "bound": bound, "sign": sign, "held": held}));
     }
 }
 
