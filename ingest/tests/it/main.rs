@@ -2,6 +2,7 @@
 
 mod broken_inputs;
 mod columns;
+mod documented;
 mod exactly_once;
 mod lake;
 mod memory;
