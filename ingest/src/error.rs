@@ -34,6 +34,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Writing an output failed.
+    #[error("writing {output_name} failed")]
+    Write {
+        /// What was being written.
+        output_name: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A setting has a value that it cannot have.
     #[error("setting {setting} is wrong: {problem}")]
     BadSetting {
@@ -119,7 +127,7 @@ impl Error {
             | Self::UnknownFormat { .. }
             | Self::Strict { .. }
             | Self::KeyCollision { .. } => ErrorKind::Invalid,
-            Self::Read { source, .. } => match source.kind() {
+            Self::Read { source, .. } | Self::Write { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                 std::io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
                 _ => ErrorKind::Unavailable,

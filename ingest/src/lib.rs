@@ -34,6 +34,7 @@ pub mod rule;
 mod settings;
 mod sniff;
 mod source;
+pub mod synth;
 
 pub use error::{Error, Result};
 pub use pipeline::ingest;

@@ -15,10 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// How many clients race.
-pub const RACERS: usize = 32;
+pub(crate) const RACERS: usize = 32;
 
 /// Rounds of each race; a store that only sometimes lets two win is caught with near certainty.
-pub const ROUNDS: usize = 5;
+pub(crate) const ROUNDS: usize = 5;
+
+const CREATED: &str = "created";
+const REPLACED: &str = "replaced";
 
 /// What the races showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,9 +70,9 @@ async fn one_round(
     replace: bool,
     outcome: &mut RaceOutcome,
 ) -> Result<Option<String>> {
-    let created = race(store, key, |_| PutMode::Create).await;
+    let created = race(store, key, CREATED, |_| PutMode::Create).await;
     outcome.create_rounds += 1;
-    if let Some(broken) = judge(store, key, "conditional creates of one key", created).await? {
+    if let Some(broken) = judge(store, key, CREATED, "conditional creates of one key", created).await? {
         return Ok(Some(broken));
     }
     if !replace {
@@ -80,21 +83,22 @@ async fn one_round(
     if version.e_tag.is_none() {
         return Ok(Some("objects have no ETag".to_owned()));
     }
-    let updated = race(store, key, |_| PutMode::Update(version.clone())).await;
+    let updated = race(store, key, REPLACED, |_| PutMode::Update(version.clone())).await;
     outcome.update_rounds += 1;
-    judge(store, key, "replacements under one ETag", updated).await
+    judge(store, key, REPLACED, "replacements under one ETag", updated).await
 }
 
 async fn race(
     store: &Arc<dyn ObjectStore>,
     key: &Path,
+    heat: &'static str,
     mode: impl Fn(usize) -> PutMode,
 ) -> Vec<object_store::Result<()>> {
     let attempts = (0..RACERS).map(|racer| {
         let options = PutOptions { mode: mode(racer), ..PutOptions::default() };
         let (store, key) = (store.clone(), key.clone());
         tokio::spawn(async move {
-            let payload = PutPayload::from(racer_bytes(racer).into_bytes());
+            let payload = PutPayload::from(racer_bytes(heat, racer).into_bytes());
             store.put_opts(&key, payload, options).await.map(|_| ())
         })
     });
@@ -105,13 +109,16 @@ async fn race(
         .collect()
 }
 
-fn racer_bytes(racer: usize) -> String {
-    format!("racer {racer:02}")
+/// What a racer writes. No two writes to one key may have the same bytes: an ETag is a hash of them, so the creation's
+/// winner, replacing its object by the same bytes, would let a second replacement under the same ETag win by right.
+fn racer_bytes(heat: &str, racer: usize) -> String {
+    format!("{heat} by racer {racer:02}")
 }
 
 async fn judge(
     store: &Arc<dyn ObjectStore>,
     key: &Path,
+    heat: &str,
     what: &str,
     results: Vec<object_store::Result<()>>,
 ) -> Result<Option<String>> {
@@ -132,7 +139,7 @@ async fn judge(
     };
     let stored = store.get(key).await.map_err(|e| Error::object("read", key.to_string(), e))?;
     let bytes = stored.bytes().await.map_err(|e| Error::object("read", key.to_string(), e))?;
-    if bytes.as_ref() != racer_bytes(winner).as_bytes() {
+    if bytes.as_ref() != racer_bytes(heat, winner).as_bytes() {
         return Ok(Some(format!("of {RACERS} {what} one succeeded, but another one's bytes were stored")));
     }
     Ok(None)

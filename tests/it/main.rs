@@ -1,3 +1,11 @@
 //! The command as a user types it, over real stores: one binary, one module a subject.
 
 mod cli;
+mod conformance;
+mod crash;
+mod fault;
+mod lying_store;
+mod many_writers;
+mod memory;
+mod regression;
+mod whole;

@@ -20,7 +20,7 @@ use crate::rule;
 
 /// NeMo Gym.
 #[derive(Debug)]
-pub struct NemoGym;
+pub(super) struct NemoGym;
 
 impl Importer for NemoGym {
     fn name(&self) -> &'static str {
@@ -244,7 +244,8 @@ impl Session {
 fn has_tokens(item: &Value) -> bool {
     let ids = |key: &str| item.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let generated = ids("generation_token_ids");
-    !generated.is_empty() && !(is_zero(generated) && is_zero(ids("prompt_token_ids")))
+    let is_sentinel = is_zero(generated) && is_zero(ids("prompt_token_ids"));
+    !generated.is_empty() && !is_sentinel
 }
 
 fn is_zero(ids: &[Value]) -> bool {

@@ -23,6 +23,8 @@ pub struct Call<'a> {
     /// Why the source says that the history is another one here (compaction, a rewind, a sub-agent); used only where
     /// a segment starts.
     pub cause: Option<&'static str>,
+    /// Whether the source says that the call goes on with nothing before it, though its prompt looks like it.
+    pub starts_anew: bool,
 }
 
 /// Token ids of a call: all of the prompt, and the output.
@@ -87,6 +89,7 @@ impl Finder {
         let chains = message_chains(call.prompt);
         let by_tokens = call.tokens.and_then(|tokens| self.longest_token_prefix(tokens.prompt));
         let by_messages = self.longest_message_prefix(&chains);
+        let (by_tokens, by_messages) = if call.starts_anew { (None, None) } else { (by_tokens, by_messages) };
 
         let is_latest = |step: usize| self.is_latest(step);
         let (base, tokens_extend) = match (by_tokens, by_messages) {
@@ -124,9 +127,7 @@ impl Finder {
             }
         } else {
             placement.reasons.push(boundary::INITIAL);
-            if !self.placed.is_empty() {
-                placement.reasons.extend(call.cause.or(rewrite));
-            }
+            placement.reasons.extend(call.cause.or(rewrite));
             if tools_changed {
                 placement.reasons.push(boundary::TOOLS_CHANGED);
             }
@@ -162,9 +163,8 @@ impl Finder {
             placement.known_messages = conversation.len;
         } else {
             placement.reasons.push(boundary::INITIAL);
-            if !self.placed.is_empty() {
-                placement.reasons.push(cause.unwrap_or(boundary::MESSAGE_PREFIX_MISMATCH));
-            }
+            let mismatch = (!self.placed.is_empty()).then_some(boundary::MESSAGE_PREFIX_MISMATCH);
+            placement.reasons.extend(cause.or(mismatch));
         }
         let messages = extend_chain(extend_chain(conversation, new_messages), reply);
         let record = Placed { lineage: placement.lineage, messages, tokens: None, tools: None, turn: None };

@@ -19,8 +19,16 @@ pub(crate) struct Pairing {
     open: VecDeque<Open>,
 }
 
-/// A flag for a step that was placed earlier.
-pub(crate) type LateFlag = (usize, &'static str);
+/// A call that had no result when its conversation was last looked at.
+#[derive(Debug, Clone)]
+pub(crate) struct Unanswered {
+    /// The step that made it.
+    pub(crate) step: usize,
+    /// Its id.
+    pub(crate) id: Option<String>,
+    /// Whether its own lineage went on without the result; else the result may be in a rewritten history.
+    pub(crate) is_final: bool,
+}
 
 impl Pairing {
     /// A reply, of a step or of a replayed history: calls that are still open were never answered. Returns a flag for
@@ -29,9 +37,9 @@ impl Pairing {
         &mut self,
         step: Option<usize>,
         reply: &Message,
-        late: &mut Vec<LateFlag>,
+        unanswered: &mut Vec<Unanswered>,
     ) -> Option<&'static str> {
-        self.give_up(late);
+        self.give_up(true, unanswered);
         let ids = reply.call_ids();
         let named: Vec<&String> = ids.iter().flatten().collect();
         let is_duplicate = named.iter().enumerate().any(|(i, id)| named.iter().take(i).any(|earlier| earlier == id));
@@ -53,8 +61,9 @@ impl Pairing {
         }
     }
 
-    /// The conversation goes on without answers: flags for the steps whose calls are open.
-    pub(crate) fn give_up(&mut self, late: &mut Vec<LateFlag>) {
-        late.extend(self.open.drain(..).filter_map(|open| open.step.map(|step| (step, flag::TOOL_CALL_UNANSWERED))));
+    /// The conversation goes on (or ends) without answers.
+    pub(crate) fn give_up(&mut self, is_final: bool, unanswered: &mut Vec<Unanswered>) {
+        let open = self.open.drain(..);
+        unanswered.extend(open.filter_map(|open| Some(Unanswered { step: open.step?, id: open.id, is_final })));
     }
 }

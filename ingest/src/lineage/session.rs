@@ -1,6 +1,6 @@
 //! Turns model calls with whole prompts into steps that hold only what each call appended.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use dressage_schemas::ids::ContentHash;
@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::experts::CallExperts;
 use super::finder::{Call, CallTokens, Finder, Placement};
-use super::pairing::{LateFlag, Pairing};
+use super::pairing::{Pairing, Unanswered};
 use crate::importer::RecordError;
 use crate::message_form::{Message, MessageKey};
 use crate::rollout::{RolloutStep, content_hash};
@@ -29,6 +29,8 @@ pub struct ModelCall {
     pub prompt_ids: Vec<i32>,
     /// What the model produced, as token ids; none where the source has no ids.
     pub output: Option<CallOutput>,
+    /// Which output tokens receive gradient, where the source says so; none for all of them.
+    pub mask: Option<MaskSpans>,
     /// The harness's turn.
     pub turn_id: Option<String>,
     /// The source's name of the chain.
@@ -53,6 +55,8 @@ pub struct ModelCall {
     pub extra: Map<String, Value>,
     /// Why the source says that the history is another one here; see [`Call::cause`].
     pub cause: Option<&'static str>,
+    /// Whether the source says that nothing before is gone on with, whatever the messages say.
+    pub starts_anew: bool,
 }
 
 /// Sampled tokens.
@@ -71,7 +75,9 @@ pub struct CallOutput {
 pub struct SessionBuilder {
     finder: Finder,
     pairings: BTreeMap<usize, Pairing>,
-    late_flags: Vec<LateFlag>,
+    unanswered: Vec<Unanswered>,
+    /// The last step whose context had a result of this call id.
+    last_result: HashMap<String, usize>,
     steps: Vec<RolloutStep>,
     data: Vec<Content>,
     known_data: HashSet<ContentHash>,
@@ -93,6 +99,7 @@ impl SessionBuilder {
             turn: call.turn_id.as_deref(),
             tokens: tokens.map(|output| CallTokens { prompt: &call.prompt_ids, output: &output.ids }),
             cause: call.cause,
+            starts_anew: call.starts_anew,
         });
         let context = prompt.get(placement.known_messages..).unwrap_or_default();
         self.push(&placement, context, call)
@@ -132,11 +139,15 @@ impl SessionBuilder {
     /// The steps, and the files that their messages had inlined.
     pub fn finish(mut self) -> (Vec<RolloutStep>, Vec<Content>) {
         for pairing in self.pairings.values_mut() {
-            pairing.give_up(&mut self.late_flags);
+            pairing.give_up(false, &mut self.unanswered);
         }
-        for (step, flag) in self.late_flags {
-            if let Some(step) = self.steps.get_mut(step) {
-                step.flag(flag);
+        for call in self.unanswered {
+            // a rewritten history repeats the call and may have its result
+            let later = call.id.as_ref().and_then(|id| self.last_result.get(id)).is_some_and(|&at| at > call.step);
+            if (call.is_final || !later)
+                && let Some(step) = self.steps.get_mut(call.step)
+            {
+                step.flag(flag::TOOL_CALL_UNANSWERED);
             }
         }
         (self.steps, self.data)
@@ -169,7 +180,7 @@ impl SessionBuilder {
         }
         self.add_messages(&mut step, placement, index, context, call.reply);
         if let Some(output) = call.output {
-            add_tokens(&mut step, placement, call.prompt_ids, output)?;
+            add_tokens(&mut step, placement, call.prompt_ids, output, call.mask.as_ref())?;
         }
         self.steps.push(step);
         Ok(index)
@@ -186,7 +197,7 @@ impl SessionBuilder {
         let pairing = self.pairings.entry(placement.lineage).or_default();
         if step.boundary {
             // the whole prompt follows, with its own calls and answers
-            pairing.give_up(&mut self.late_flags);
+            pairing.give_up(false, &mut self.unanswered);
         }
         for message in context {
             let mut content = message.content.clone();
@@ -196,9 +207,12 @@ impl SessionBuilder {
                         content.tool_call_id = Some(id);
                         step.flag(flag::TOOL_CALL_ID_INFERRED);
                     }
+                    if let Some(id) = &content.tool_call_id {
+                        self.last_result.insert(id.clone(), index);
+                    }
                 }
                 Some("assistant") => {
-                    pairing.reply(None, message, &mut self.late_flags);
+                    pairing.reply(None, message, &mut self.unanswered);
                 }
                 _ => {}
             }
@@ -206,7 +220,7 @@ impl SessionBuilder {
             keep_data(&mut self.data, &mut self.known_data, &message.data);
         }
         if let Some(reply) = reply {
-            if let Some(flag) = pairing.reply(Some(index), &reply, &mut self.late_flags) {
+            if let Some(flag) = pairing.reply(Some(index), &reply, &mut self.unanswered) {
                 step.flag(flag);
             }
             for flag in &reply.flags {
@@ -236,6 +250,7 @@ fn add_tokens(
     placement: &Placement,
     prompt: Vec<i32>,
     output: CallOutput,
+    mask: Option<&MaskSpans>,
 ) -> Result<(), RecordError> {
     let (n_prompt, n_output) = (prompt.len(), output.ids.len());
     if n_prompt + n_output == 0 {
@@ -253,7 +268,18 @@ fn add_tokens(
     ids.extend(output.ids);
     step.token_ids = Some(ids.into());
     step.n_output_tokens = n_output;
-    step.mask = MaskSpans::context_then_output(n_context, n_output);
+    step.mask = match mask {
+        None => MaskSpans::context_then_output(n_context, n_output),
+        Some(given) if given.n_tokens() == n_output => {
+            MaskSpans::from_mask(std::iter::repeat_n(false, n_context).chain(given.iter()))
+        }
+        Some(given) => {
+            return Err(RecordError::refused(
+                rule::MASK_LENGTH_MISMATCH,
+                format!("{n_output} output token ids and a mask of {}", given.n_tokens()),
+            ));
+        }
+    };
 
     if let Some(given) = output.logprobs {
         if given.len() != n_output {

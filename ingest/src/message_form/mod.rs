@@ -56,7 +56,9 @@ impl Message {
 
 /// A list of tool schemas as a row of kind `tools`; none for no tools, null and `[]` alike (semantics 3.2).
 pub fn tools_content(tools: Option<&Value>) -> Option<Content> {
-    let tools = tools?;
+    // some rows have the list as JSON text
+    let parsed = tools.and_then(Value::as_str).and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let tools = parsed.as_ref().or(tools)?;
     let is_empty = match tools {
         Value::Null => true,
         Value::Array(list) => list.is_empty(),

@@ -115,7 +115,9 @@ impl Encoder {
             n_experts,
             frame_tokens: options.frame_tokens,
             layer_group,
-            joined: tokens * layer_group < JOINED_PLANE_BYTES,
+            // Gaps differ from rank to rank, plain ids hardly do: ranked planes gain nothing by tables of their own,
+            // and longer pieces decode faster.
+            joined: options.mode == Mode::Ranked || tokens * layer_group < JOINED_PLANE_BYTES,
         };
         layout.check()?;
         if layout.wide() {
@@ -205,7 +207,9 @@ fn append_frame(compressor: &mut Compressor, planes: &[u8], layout: &Layout, out
     let first_of_high = if layout.wide() { pieces / 2 } else { pieces };
     out.resize(start + 4 * pieces, 0);
     for (index, piece) in planes.chunks_exact(planes.len() / pieces).enumerate() {
-        let effort = if index < first_of_high { Effort::Symbols } else { Effort::Runs };
+        // High bytes of gaps are nearly all zero; those of plain ids are not, and there a search for runs finds none.
+        let runs = index >= first_of_high && layout.mode == Mode::Set;
+        let effort = if runs { Effort::Runs } else { Effort::Symbols };
         let length = compressor.append(piece, effort, out)? as u32;
         let at = start + 4 * index;
         out[at..at + 4].copy_from_slice(&length.to_le_bytes());

@@ -14,8 +14,10 @@ use crate::lanes::Lane;
 
 /// Above this many experts there is no map: it would outgrow the caches and its own gain.
 const MAPPED_EXPERTS_MAX: u32 = 4_096;
-/// Rows looked at to rank the experts; more change the order of near-equals only.
-const SAMPLE_ROWS: usize = 1_024;
+/// Rows looked at to rank the experts: one in sixteen, within these bounds. More change the order of near-equals only,
+/// and counting is the one part of encoding that goes id by id.
+const SAMPLE_ROWS: std::ops::RangeInclusive<usize> = 512..=1_024;
+const ROWS_PER_SAMPLE: usize = 16;
 /// Ids an expert and layer from which a map pays for itself, with some margin.
 const IDS_PER_EXPERT_MIN: usize = 48;
 
@@ -48,7 +50,8 @@ impl Census {
     pub(crate) fn new(layout: &Layout) -> Self {
         let experts = layout.n_experts as usize;
         // An odd step does not beat with the even periods of chat templates and padding.
-        let step = (layout.rows / SAMPLE_ROWS).max(1) | 1;
+        let sample = (layout.rows / ROWS_PER_SAMPLE).clamp(*SAMPLE_ROWS.start(), *SAMPLE_ROWS.end());
+        let step = (layout.rows / sample).max(1) | 1;
         Self { counts: vec![0; experts * layout.layers], experts, step }
     }
 

@@ -13,6 +13,9 @@ pub enum Fault {
     ResetBefore,
     /// The server carries the request out, and the connection is reset before its answer: the client cannot know.
     AnswerLost,
+    /// The server carries the request out, and the client is told 500: a client that retries by itself is then told
+    /// that the object exists already, and takes its own write for somebody else's.
+    FailedAfter,
     /// The head of the answer and half of its body, then a reset.
     BodyCut,
     /// The answer comes, later.
@@ -105,6 +108,7 @@ impl FaultPlan {
                 FaultRule::any(Fault::BodyCut, 15).on(&["GET"]),
                 // Lost answers to conditional creates are the hardest case, so they come more often than the rest.
                 FaultRule::any(Fault::AnswerLost, 60).on(&["PUT"]).under("_versions"),
+                FaultRule::any(Fault::FailedAfter, 60).on(&["PUT"]).under("_versions"),
                 FaultRule::any(Fault::AnswerLost, 10).on(&["PUT", "POST"]),
                 FaultRule::any(Fault::Delay(Duration::from_millis(30)), 50),
             ],

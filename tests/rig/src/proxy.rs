@@ -19,8 +19,6 @@ use crate::plan::{Fault, FaultPlan};
 use crate::sigv4::{Credentials, Signed, authorization};
 
 const CONDITIONS: [&str; 2] = ["if-none-match", "if-match"];
-const BUSY_BODY: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code>\
-    <Message>Please reduce your request rate.</Message></Error>";
 
 /// What the proxy has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,7 +29,7 @@ pub struct FaultCounts {
     pub busy: u64,
     /// Connections reset before the server saw the request.
     pub resets: u64,
-    /// Answers swallowed after the server had carried the request out.
+    /// Answers swallowed, or replaced by a 500, after the server had carried the request out.
     pub answers_lost: u64,
     /// Bodies cut.
     pub bodies_cut: u64,
@@ -166,7 +164,7 @@ impl State {
                     self.count(5);
                     tokio::time::sleep(delay).await;
                 }
-                Some(Fault::AnswerLost | Fault::BodyCut) | None => {}
+                Some(Fault::AnswerLost | Fault::FailedAfter | Fault::BodyCut) | None => {}
             }
             if self.lying.load(Ordering::SeqCst) && self.take_conditions_out(&mut request)? {
                 self.count(6);
@@ -180,6 +178,10 @@ impl State {
                 Some(Fault::AnswerLost) => {
                     self.count(3);
                     return reset(client);
+                }
+                Some(Fault::FailedAfter) => {
+                    self.count(3);
+                    failed().write(client.get_mut(), None).await?;
                 }
                 Some(Fault::BodyCut) if answer.body.len() > 1 => {
                     self.count(4);
@@ -262,13 +264,24 @@ fn closes(message: &Message) -> bool {
 }
 
 fn busy() -> Message {
+    refusal("503 Slow Down", "SlowDown")
+}
+
+fn failed() -> Message {
+    refusal("500 Internal Server Error", "InternalError")
+}
+
+fn refusal(status: &str, code: &str) -> Message {
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>Try again.</Message></Error>"
+    );
     Message {
-        start: "HTTP/1.1 503 Slow Down".to_owned(),
+        start: format!("HTTP/1.1 {status}"),
         headers: vec![
             ("Content-Type".to_owned(), "application/xml".to_owned()),
-            ("Content-Length".to_owned(), BUSY_BODY.len().to_string()),
+            ("Content-Length".to_owned(), body.len().to_string()),
         ],
-        body: BUSY_BODY.as_bytes().to_vec(),
+        body: body.into_bytes(),
     }
 }
 

@@ -26,7 +26,7 @@ use crate::rule;
 
 /// Claude Code.
 #[derive(Debug)]
-pub struct ClaudeCode;
+pub(super) struct ClaudeCode;
 
 impl Importer for ClaudeCode {
     fn name(&self) -> &'static str {
@@ -43,7 +43,8 @@ impl Importer for ClaudeCode {
             matches!(kind(record).as_str(), "user" | "assistant")
                 && is_text(record, "uuid")
                 && is_text(record, "sessionId")
-                && record.get("message").is_some()
+                // other harnesses with the same links say their messages in parts
+                && record.pointer("/message/content").is_some()
         };
         let is_beside = |record: &Value| match kind(record).as_str() {
             "file-history-snapshot" => record.get("snapshot").is_some(),

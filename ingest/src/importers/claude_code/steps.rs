@@ -94,7 +94,7 @@ pub(super) fn assemble(trees: &Trees, members: &[Tree]) -> Result<Assembled, Rec
             untrainable: true,
             created_at: row.and_then(|row| row.timestamp),
             lineage_id: row.filter(|row| row.is_sidechain).and_then(|row| row.agent_id.clone()),
-            cause: cause(&way, row),
+            cause: walk.cause(&way, node),
             ..ModelCall::default()
         };
         if main.is_abandoned(trees, node, walk.way_group(node)) {
@@ -104,19 +104,6 @@ pub(super) fn assemble(trees: &Trees, members: &[Tree]) -> Result<Assembled, Rec
         out.builder.attached_call(base, &walk.messages(&way.said), || walk.whole(&way), call)?;
     }
     Ok(out)
-}
-
-fn cause(way: &Before, row: Option<&Row>) -> Option<&'static str> {
-    if way.is_compacted {
-        Some(boundary::COMPACTION)
-    } else if row.is_some_and(|row| row.is_sidechain) {
-        Some(boundary::SUBAGENT)
-    } else if way.base.is_some() {
-        // used only where the base is not the latest of its lineage
-        Some(boundary::REWIND)
-    } else {
-        None
-    }
 }
 
 struct Walk<'a> {
@@ -318,6 +305,23 @@ impl<'a> Walk<'a> {
         order
     }
 
+    /// Why a segment starts at a row, if one does.
+    fn cause(&self, way: &Before, node: usize) -> Option<&'static str> {
+        let is_sidechain = |node: usize| self.trees.row(node).is_some_and(|row| row.is_sidechain);
+        let root = self.trees.root(node);
+        let mut firsts = self.groups.iter().filter_map(|group| group.rows.first().copied());
+        if way.is_compacted {
+            Some(boundary::COMPACTION)
+        } else if is_sidechain(node) {
+            // in a file of its own a sub-agent is a trajectory of its own
+            firsts.any(|first| !is_sidechain(first)).then_some(boundary::SUBAGENT)
+        } else {
+            // another way on from an earlier row of the same tree: the user went back to it
+            (way.base.is_some() || firsts.any(|first| first < node && self.trees.root(first) == root))
+                .then_some(boundary::REWIND)
+        }
+    }
+
     fn way_group(&self, node: usize) -> Option<usize> {
         self.climb(node).base
     }
@@ -352,7 +356,7 @@ impl<'a> Walk<'a> {
             created_at: first.and_then(|row| row.timestamp),
             lineage_id: first.filter(|row| row.is_sidechain).and_then(|row| row.agent_id.clone()),
             extra: about(&responses),
-            cause: cause(&this.before, first),
+            cause: this.rows.first().and_then(|&node| self.cause(&this.before, node)),
             ..ModelCall::default()
         };
         if this.before.is_inexact {

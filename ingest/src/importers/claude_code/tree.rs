@@ -40,12 +40,11 @@ impl Trees {
         let messages = rows.iter().filter(|row| row.is_message()).count();
         let has_links = linked * 2 >= messages;
 
-        // the last message before each row, of the same kind of chain
-        let mut previous: HashMap<(bool, Option<String>), usize> = HashMap::new();
+        // the last message before each row, of the same session and sub-agent
+        let mut previous: HashMap<(Option<String>, bool, Option<String>), usize> = HashMap::new();
         let mut parents: Vec<Option<usize>> = Vec::with_capacity(rows.len());
-        for index in 0..rows.len() {
-            let row = &mut rows[index];
-            let chain = (row.is_sidechain, row.agent_id.clone());
+        for (index, row) in rows.iter_mut().enumerate() {
+            let chain = (row.session.clone(), row.is_sidechain, row.agent_id.clone());
             let before = previous.get(&chain).copied();
             let found = row.parent.as_ref().and_then(|uuid| by_uuid.get(uuid).copied()).filter(|&p| p != index);
             let parent = match (&row.parent, found) {

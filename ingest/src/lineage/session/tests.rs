@@ -27,7 +27,7 @@ fn two_requests_of_one_lineage_make_one_segment_with_the_mask_on_the_two_answers
     // semantics 3.11
     let (user, hello, again) = (message("user", "hi"), message("assistant", "hello"), message("user", "again"));
     let mut session = SessionBuilder::default();
-    session.call(&[user.clone()], sampled("hello", &ids("<user>hi<assistant>"), &ids("hello"))).unwrap();
+    session.call(std::slice::from_ref(&user), sampled("hello", &ids("<user>hi<assistant>"), &ids("hello"))).unwrap();
     let second = ids("<user>hi<assistant>hello<user>again<assistant>");
     session.call(&[user, hello, again], sampled("follow", &second, &ids("follow"))).unwrap();
     let (steps, _) = session.finish();
@@ -53,7 +53,7 @@ fn a_branch_holds_the_shared_prefix_with_mask_0() {
     let root = message("user", "root");
     let first = message("assistant", "reply1");
     let mut session = SessionBuilder::default();
-    session.call(&[root.clone()], sampled("reply1", &[1], &[2, 3])).unwrap();
+    session.call(std::slice::from_ref(&root), sampled("reply1", &[1], &[2, 3])).unwrap();
     session.call(&[root.clone(), first.clone(), message("user", "append")], sampled("x", &[1, 2, 3, 4], &[5])).unwrap();
     session.call(&[root, first, message("user", "branch")], sampled("y", &[1, 2, 3, 6], &[7])).unwrap();
     let (steps, _) = session.finish();
@@ -109,7 +109,7 @@ fn results_without_an_id_are_paired_by_order_and_open_calls_are_flagged() {
     let mut session = SessionBuilder::default();
     let call = calling(&["c1", "c2"]);
     let said = Arc::new(call.reply.clone().unwrap());
-    session.call(&[question.clone()], call).unwrap();
+    session.call(std::slice::from_ref(&question), call).unwrap();
     let result = Arc::new(chat_message(json!({"role": "tool", "content": "r"})));
     session.call(&[question, said, result], reply("done")).unwrap();
     let (steps, _) = session.finish();
@@ -119,12 +119,26 @@ fn results_without_an_id_are_paired_by_order_and_open_calls_are_flagged() {
 }
 
 #[test]
+fn a_result_in_a_rewritten_history_answers_the_call() {
+    let (question, summary) = (message("user", "q"), message("user", "q, shortened"));
+    let mut session = SessionBuilder::default();
+    let call = calling(&["c1"]);
+    let said = Arc::new(call.reply.clone().unwrap());
+    session.call(&[question], call).unwrap();
+    let result = Arc::new(chat_message(json!({"role": "tool", "content": "r", "tool_call_id": "c1"})));
+    session.call(&[summary, said, result], reply("done")).unwrap();
+    let (steps, _) = session.finish();
+    assert_eq!(steps[1].route, Route::Create);
+    assert!(steps[0].flags.is_empty(), "{:?}", steps[0].flags);
+}
+
+#[test]
 fn the_same_call_id_twice_is_paired_by_order() {
     let question = message("user", "q");
     let mut session = SessionBuilder::default();
     let call = calling(&["call_0", "call_0"]);
     let said = Arc::new(call.reply.clone().unwrap());
-    session.call(&[question.clone()], call).unwrap();
+    session.call(std::slice::from_ref(&question), call).unwrap();
     let result =
         |text: &str| Arc::new(chat_message(json!({"role": "tool", "content": text, "tool_call_id": "call_0"})));
     session.call(&[question, said, result("1"), result("2")], reply("done")).unwrap();

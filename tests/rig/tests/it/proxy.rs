@@ -50,14 +50,17 @@ fn a_lying_proxy_turns_a_conditional_create_into_an_overwrite() {
 fn a_lost_answer_leaves_the_object_and_a_reset_before_does_not() {
     let proxy = proxy(vec![
         FaultRule::any(Fault::AnswerLost, 1000).on(&["PUT"]).under("lost").at_most(1),
+        FaultRule::any(Fault::FailedAfter, 1000).on(&["PUT"]).under("failed").at_most(1),
         FaultRule::any(Fault::ResetBefore, 1000).on(&["PUT"]).under("reset").at_most(1),
     ]);
+    assert_eq!(status(&proxy, "PUT", "p/failed", CREATE, b"there"), 500);
+    assert_eq!(status(&proxy, "PUT", "p/failed", CREATE, b"there"), 412, "it was carried out all the same");
     assert!(ask(&proxy, "PUT", "p/lost", CREATE, b"there").is_err());
     assert_eq!(ask(&proxy, "GET", "p/lost", &[], b"").expect("an answer").body, b"there");
     assert!(ask(&proxy, "PUT", "p/reset", CREATE, b"not there").is_err());
     assert_eq!(status(&proxy, "GET", "p/reset", &[], b""), 404);
     let counts = proxy.counts();
-    assert_eq!((counts.answers_lost, counts.resets), (1, 1));
+    assert_eq!((counts.answers_lost, counts.resets), (2, 1));
 }
 
 #[test]

@@ -1,0 +1,45 @@
+//! The storage room's snapshot as a source: the one place where the two meet.
+
+use async_trait::async_trait;
+use dressage_schemas::Table;
+use dressage_storage::{ScanOptions, Snapshot};
+use futures::{StreamExt, TryStreamExt};
+
+use super::source::{ExcludedRows, Fragment, LakeSource, ScanRequest, SourceError, SourceStream};
+
+fn failed(error: dressage_storage::Error) -> SourceError {
+    SourceError::new(error.kind(), error)
+}
+
+#[async_trait]
+impl LakeSource for Snapshot {
+    fn fragments(&self, table: Table) -> Vec<Fragment> {
+        Self::fragments(self, table).into_iter().map(|f| Fragment { id: f.id, row_count: f.row_count as u64 }).collect()
+    }
+
+    async fn scan(&self, request: ScanRequest) -> Result<SourceStream, SourceError> {
+        let options = ScanOptions {
+            columns: Some(request.columns),
+            filter: request.filter,
+            limit: request.limit,
+            fragments: request.fragments,
+            batch_rows: request.batch_rows,
+            row_address: request.row_address,
+            unordered: false,
+        };
+        let batches = Self::scan(self, request.table, options).await.map_err(failed)?;
+        Ok(batches.map_err(failed).boxed())
+    }
+
+    async fn hidden(&self, table: Table) -> Result<ExcludedRows, SourceError> {
+        let rows = match table {
+            Table::Trajectories => self.superseded().await,
+            Table::Contents | Table::Quarantine => self.duplicates(table).await,
+            // the view of weight versions takes the first of each itself; the others have no copies
+            Table::WeightVersions | Table::Steps | Table::Rewards | Table::IngestLog | Table::Snapshots => {
+                return Ok(ExcludedRows::default());
+            }
+        };
+        Ok(ExcludedRows::new(rows.map_err(failed)?.as_slice().iter().copied()))
+    }
+}

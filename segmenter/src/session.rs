@@ -1,0 +1,275 @@
+//! A SQL session over one consistent view of a store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use datafusion::catalog::view::ViewTable;
+use datafusion::config::Dialect;
+use datafusion::error::DataFusionError;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::optimizer::Optimizer;
+use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use datafusion::sql::parser::Statement as Parsed;
+use dressage_storage::Snapshot;
+use tokio::runtime::Handle;
+
+use crate::catalog::{CATALOG, Catalog, Origin, PUBLIC, Planner};
+use crate::error::{Error, Limits, Result};
+use crate::functions;
+use crate::lake::LakeSource;
+use crate::pushdown::FilterBelowKeyedWindow;
+use crate::query::{Clock, Job, QueryStream};
+use crate::runtime::CpuRuntime;
+use crate::settings::{SessionSettings, Variables};
+use crate::statement::{self, Statement};
+
+/// What a statement did.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A query: its rows.
+    Rows(QueryStream),
+    /// A change of the session, said in one line.
+    Done(String),
+}
+
+/// A SQL session: stored tables, views, functions and limits. Read-only; cheap to open; dropped, it cancels nothing
+/// that is still held as a [`QueryStream`] except that its threads wind down.
+pub struct Session {
+    context: SessionContext,
+    catalog: Arc<Catalog>,
+    cpu: Arc<CpuRuntime>,
+    settings: SessionSettings,
+    variables: Variables,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Opens a session over one consistent view of a store.
+    ///
+    /// # Errors
+    /// As [`over`](Self::over).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn open(snapshot: Snapshot, settings: SessionSettings) -> Result<Self> {
+        Self::over(Arc::new(snapshot), settings)
+    }
+
+    /// Opens a session over any source, such as a [`MemoryLake`](crate::MemoryLake). Scans run on the calling runtime, operators on threads of the session's own.
+    ///
+    /// # Errors
+    /// `Invalid` for settings under which nothing could run, `Unavailable` where threads or the spill directory cannot
+    /// be had.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn over(source: Arc<dyn LakeSource>, settings: SessionSettings) -> Result<Self> {
+        settings.check()?;
+        let variables = Variables::new(&settings.set)?;
+        let cpu = CpuRuntime::new(settings.partitions())
+            .map_err(|e| Error::Start { source: Box::new(DataFusionError::IoError(e)) })?;
+        let pool = FairSpillPool::new(usize::try_from(settings.memory_limit_bytes).unwrap_or(usize::MAX));
+        let named = NonZeroUsize::new(3).unwrap_or(NonZeroUsize::MIN);
+        let mut disk = DiskManagerBuilder::default().with_max_temp_directory_size(settings.spill_limit_bytes);
+        if let Some(dir) = &settings.spill_dir {
+            disk.set_mode(DiskManagerMode::Directories(vec![dir.clone()]));
+        }
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(TrackConsumersPool::new(pool, named)))
+            .with_disk_manager_builder(disk)
+            .build_arc()
+            .map_err(|e| Error::Start { source: Box::new(e) })?;
+        let catalog = Arc::new(Catalog::new(source, variables.clone(), Handle::current()));
+        let state = SessionStateBuilder::new()
+            .with_config(engine_config(&settings))
+            .with_runtime_env(runtime)
+            .with_default_features()
+            .with_optimizer_rules(FilterBelowKeyedWindow::among(Optimizer::new().rules))
+            .build();
+        let context = SessionContext::new_with_state(state);
+        context.register_catalog(CATALOG, Arc::clone(&catalog) as _);
+        functions::register(&context, &variables);
+        let state = context.state_weak_ref();
+        catalog.bind(Planner(Box::new(move || state.upgrade().map(|state| state.read().clone()))));
+        Ok(Self { context, catalog, cpu: Arc::new(cpu), settings, variables })
+    }
+
+    /// The settings it was opened with.
+    pub fn settings(&self) -> &SessionSettings {
+        &self.settings
+    }
+
+    /// The variables in force.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        self.variables.all()
+    }
+
+    /// Sets a variable that views read (`run`, `grader`, `tokenizer`, or one of the user's), or takes it away.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`] for a key that SQL could not name.
+    pub fn set(&self, key: &str, value: Option<&str>) -> Result<()> {
+        self.variables.set(key, value)?;
+        self.catalog.variables_changed();
+        Ok(())
+    }
+
+    /// Runs one query. The text may begin with statements that change the session (`CREATE VIEW`, `SET`); exactly one
+    /// query must come last.
+    ///
+    /// # Errors
+    /// `Invalid` for text that is no such query; `Exhausted` naming the limit that was reached; else what the store
+    /// says.
+    pub async fn sql(&self, sql: &str) -> Result<QueryStream> {
+        let mut statements = statement::parse_all(sql)?;
+        let count = statements.len();
+        let last = statements.pop().filter(|last| matches!(last, Statement::Query(_)));
+        let Some(Statement::Query(query)) = last else { return Err(Error::StatementCount { count }) };
+        if statements.iter().any(|s| matches!(s, Statement::Query(_))) {
+            return Err(Error::StatementCount { count });
+        }
+        for statement in statements {
+            self.execute(statement).await?;
+        }
+        self.query(*query).await
+    }
+
+    /// Runs a text of any number of statements, one after the other; `each` takes what every one of them did, and is
+    /// called before the next one starts.
+    ///
+    /// # Errors
+    /// As [`sql`](Self::sql), of the first statement that fails; and whatever `each` gives.
+    pub async fn script<E: From<Error>>(
+        &self,
+        sql: &str,
+        mut each: impl AsyncFnMut(Outcome) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for statement in statement::parse_all(sql)? {
+            let outcome = self.execute(statement).await?;
+            each(outcome).await?;
+        }
+        Ok(())
+    }
+
+    async fn execute(&self, statement: Statement) -> Result<Outcome> {
+        match statement {
+            Statement::Query(query) => Ok(Outcome::Rows(self.query(*query).await?)),
+            Statement::CreateView { name, or_replace, query } => {
+                self.create_view(&name, or_replace, *query).await?;
+                Ok(Outcome::Done(format!("view {name} is there for this session")))
+            }
+            Statement::DropView { names, if_exists } => {
+                for name in &names {
+                    match self.catalog.public().origin(name) {
+                        Some(Origin::View) => {
+                            self.catalog.public().remove(name);
+                        }
+                        None if if_exists => {}
+                        _ => return Err(Error::ReadOnly { statement: format!("DROP VIEW {name}") }),
+                    }
+                }
+                Ok(Outcome::Done(format!("dropped {}", names.join(", "))))
+            }
+            Statement::Set { key, value } => {
+                self.set(&key, value.as_deref())?;
+                Ok(Outcome::Done(match value {
+                    Some(value) => format!("{key} is {value}"),
+                    None => format!("{key} is not set"),
+                }))
+            }
+        }
+    }
+
+    async fn create_view(&self, name: &str, or_replace: bool, query: Parsed) -> Result<()> {
+        match self.catalog.public().origin(name) {
+            None => {}
+            Some(Origin::View) if or_replace => {}
+            Some(_) => return Err(Error::NameTaken { name: name.to_owned() }),
+        }
+        let invalid = |source| Error::View { name: name.to_owned(), source: Box::new(source) };
+        let text = query.to_string();
+        let plan = self.context.state().statement_to_plan(query).await.map_err(invalid)?;
+        read_only().verify_plan(&plan).map_err(invalid)?;
+        self.catalog.public().put(name.to_owned(), Origin::View, Arc::new(ViewTable::new(plan, Some(text))));
+        Ok(())
+    }
+
+    async fn query(&self, query: Parsed) -> Result<QueryStream> {
+        let state = self.context.state();
+        let limits = self.limits();
+        let mut clock = Clock::new(self.settings.time_limit_ms);
+        let plan = clock.wait(state.statement_to_plan(query)).await?.map_err(|e| limits.classify(e))?;
+        read_only().verify_plan(&plan).map_err(|e| limits.classify(e))?;
+        let frugal = frugal(&state, &self.settings);
+        let job = Job { state, frugal, plan, row_limit: self.settings.row_limit };
+        QueryStream::start(&self.cpu, job, limits, clock).await
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            memory_limit_bytes: self.settings.memory_limit_bytes,
+            spill_limit_bytes: self.settings.spill_limit_bytes,
+        }
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    pub(crate) fn context(&self) -> &SessionContext {
+        &self.context
+    }
+}
+
+/// A second fence behind the statement check: the plan must not hold a write either.
+fn read_only() -> SQLOptions {
+    SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false)
+}
+
+fn engine_config(settings: &SessionSettings) -> SessionConfig {
+    let mut config = SessionConfig::new()
+        .with_create_default_catalog_and_schema(false)
+        .with_default_catalog_and_schema(CATALOG, PUBLIC)
+        .with_information_schema(true)
+        .with_target_partitions(settings.partitions())
+        .with_batch_size(settings.batch_rows);
+    let options = config.options_mut();
+    options.sql_parser.dialect = Dialect::Generic;
+    // the store has plain text columns: literals of another text type would cast every row
+    options.sql_parser.map_string_types_to_utf8view = false;
+    options.execution.time_zone = Some("+00:00".to_owned());
+    // each sort keeps this much back for its merge, so it must fit several times into a small limit
+    options.execution.sort_spill_reservation_bytes = sort_reservation(settings);
+    options.execution.parquet.pushdown_filters = true;
+    // filters move below one window a pass, and `messages` stacks three
+    options.optimizer.max_passes = 8;
+    // keys of a join's small side go to the store as an IN list up to this many
+    options.optimizer.hash_join_inlist_pushdown_max_distinct_values = 1_000;
+    config
+}
+
+fn sort_reservation(settings: &SessionSettings) -> usize {
+    let share = settings.memory_limit_bytes / (16 * settings.partitions() as u64);
+    share.clamp(256 << 10, 10 << 20) as usize
+}
+
+/// The session with joins that spill: slower, but bounded.
+fn frugal(state: &SessionState, settings: &SessionSettings) -> SessionState {
+    let mut state = state.clone();
+    let options = state.config_mut().options_mut();
+    options.optimizer.prefer_hash_join = false;
+    // one partition: several sorts at once would each want their share
+    options.execution.target_partitions = 1;
+    options.execution.sort_spill_reservation_bytes = sort_reservation(settings).min(1 << 20);
+    state
+}

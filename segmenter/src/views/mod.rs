@@ -1,0 +1,134 @@
+//! The views: which `.sql` file stands for which name, and what its header says about it.
+//!
+//! A view with several files has one for the plain case, which costs nothing extra, and one for stores that need more.
+//! Which one applies is a question about the store ([`Question`]), asked when the view is first used.
+
+/// A question about the store whose answer chooses between two files of a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Question {
+    /// Does a reward other than the recorded one count: later verdicts, or a chosen grader?
+    GradedLater,
+    /// Is there a step whose segment the source did not give?
+    StepsRecorded,
+}
+
+/// A built-in view.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BuiltinView {
+    pub(crate) name: &'static str,
+    /// Not for users: parts that other views share, in schema `internal`.
+    pub(crate) internal: bool,
+    /// The definition for the plain case.
+    pub(crate) sql: &'static str,
+    /// The question, and the definition if its answer is yes.
+    pub(crate) otherwise: Option<(Question, &'static str)>,
+}
+
+const fn view(name: &'static str, sql: &'static str) -> BuiltinView {
+    BuiltinView { name, internal: false, sql, otherwise: None }
+}
+
+const fn choice(name: &'static str, sql: &'static str, question: Question, otherwise: &'static str) -> BuiltinView {
+    BuiltinView { name, internal: false, sql, otherwise: Some((question, otherwise)) }
+}
+
+const fn shared(view: BuiltinView) -> BuiltinView {
+    BuiltinView { internal: true, ..view }
+}
+
+/// All built-in views, in the order in which a person reads them.
+pub(crate) const BUILTIN: &[BuiltinView] = &[
+    choice(
+        "trajectories",
+        include_str!("trajectories_recorded.sql"),
+        Question::GradedLater,
+        include_str!("trajectories_graded.sql"),
+    ),
+    view("steps", include_str!("steps.sql")),
+    choice(
+        "segments",
+        include_str!("segments_given.sql"),
+        Question::StepsRecorded,
+        include_str!("segments_recorded.sql"),
+    ),
+    view("groups", include_str!("groups.sql")),
+    view("messages", include_str!("messages.sql")),
+    view("rewards", include_str!("rewards.sql")),
+    view("contents", include_str!("contents.sql")),
+    view("weight_versions", include_str!("weight_versions.sql")),
+    view("snapshots", include_str!("snapshots.sql")),
+    view("ingest_log", include_str!("ingest_log.sql")),
+    view("quarantine", include_str!("quarantine.sql")),
+    view("tables", include_str!("tables.sql")),
+    view("columns", include_str!("columns.sql")),
+    shared(choice(
+        "numbered_steps",
+        include_str!("numbered_steps_given.sql"),
+        Question::StepsRecorded,
+        include_str!("numbered_steps_recorded.sql"),
+    )),
+];
+
+/// The built-in view of that name.
+pub(crate) fn find(name: &str, internal: bool) -> Option<&'static BuiltinView> {
+    BUILTIN.iter().find(|v| v.name == name && v.internal == internal)
+}
+
+/// What a view's header says: its first comment lines as one sentence, then `name  meaning` lines for its columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) doc: String,
+    pub(crate) columns: Vec<(String, String)>,
+}
+
+impl Header {
+    /// Reads the comment lines at the top of a definition.
+    pub(crate) fn parse(sql: &str) -> Self {
+        let mut header = Self::default();
+        let mut in_columns = false;
+        for line in sql.lines().map_while(|l| l.trim_start().strip_prefix("--")) {
+            let line = line.trim();
+            if line.is_empty() {
+                in_columns = true;
+            } else if !in_columns {
+                if !header.doc.is_empty() {
+                    header.doc.push(' ');
+                }
+                header.doc.push_str(line);
+            } else if let Some((name, meaning)) = line.split_once(char::is_whitespace)
+                && crate::settings::is_plain_name(name)
+            {
+                header.columns.push((name.to_owned(), meaning.trim().to_owned()));
+            }
+        }
+        header
+    }
+
+    /// What the header says about a column.
+    pub(crate) fn column(&self, name: &str) -> Option<&str> {
+        self.columns.iter().find(|(n, _)| n == name).map(|(_, meaning)| meaning.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_a_sentence_and_the_columns() {
+        let header =
+            Header::parse("-- One thing\n-- a row.\n--\n-- name   what it is\n-- n_rows how many\nSELECT 1 -- no\n");
+        assert_eq!(header.doc, "One thing a row.");
+        assert_eq!(header.column("name"), Some("what it is"));
+        assert_eq!(header.column("n_rows"), Some("how many"));
+        assert_eq!(header.columns.len(), 2);
+    }
+
+    #[test]
+    fn every_view_for_users_says_what_it_is() {
+        for view in BUILTIN {
+            let header = Header::parse(view.sql);
+            assert!(header.doc.ends_with('.') && header.doc.len() > 20, "{}: {:?}", view.name, header.doc);
+        }
+    }
+}

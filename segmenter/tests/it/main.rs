@@ -1,0 +1,7 @@
+//! The SQL session as its users see it: one binary for all integration tests.
+
+mod fixture;
+mod limits;
+mod pushdown;
+mod session;
+mod stored;
