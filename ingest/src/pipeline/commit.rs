@@ -21,13 +21,17 @@ use futures::TryStreamExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::flow::{Delivery, Outcome};
+use super::flow::{Delivery, Job, Outcome};
 use super::group::Group;
 use super::quarantine::Quarantine;
+use super::sink::strict;
+use super::verdicts::Verdicts;
 use crate::budget::Permit;
 use crate::error::{Error, Result};
+use crate::importer::{Rejected, Verdict};
 use crate::prepare::Prepared;
 use crate::report::IngestReport;
+use crate::settings::{DEFAULT_RUN, IngestSettings};
 
 /// A group goes to the writer at this size…
 const GROUP_BYTES: u64 = 16 << 20;
@@ -40,7 +44,9 @@ const LINGER: Duration = Duration::from_millis(20);
 pub(crate) struct Committer<'a> {
     lake: &'a Lake,
     writer: LakeWriter,
+    settings: &'a IngestSettings,
     quarantine: Quarantine,
+    verdicts: Verdicts,
     pub(crate) report: IngestReport,
     /// Deliveries of pieces whose turn has not come.
     waiting: BTreeMap<u64, Vec<Outcome>>,
@@ -54,11 +60,13 @@ pub(crate) struct Committer<'a> {
 }
 
 impl<'a> Committer<'a> {
-    pub(crate) fn new(lake: &'a Lake, writer: LakeWriter) -> Self {
+    pub(crate) fn new(lake: &'a Lake, writer: LakeWriter, settings: &'a IngestSettings) -> Self {
         Self {
             lake,
             writer,
+            settings,
             quarantine: Quarantine::default(),
+            verdicts: Verdicts::default(),
             report: IngestReport::default(),
             waiting: BTreeMap::new(),
             next_seq: 0,
@@ -82,7 +90,7 @@ impl<'a> Committer<'a> {
                 tick(&self.report);
                 next_tick = Instant::now() + Duration::from_millis(200);
             }
-            let has_group = !self.group.is_empty() || !self.quarantine.is_empty();
+            let has_group = !self.is_idle();
             let patience = if has_group { LINGER } else { Duration::from_millis(200) };
             match tokio::time::timeout(patience, deliveries.recv()).await {
                 Ok(Some(delivery)) => self.take(delivery).await?,
@@ -100,6 +108,10 @@ impl<'a> Committer<'a> {
         self.report.bytes_stored = receipt.bytes_stored;
         tick(&self.report);
         Ok(self.report)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.group.is_empty() && self.quarantine.is_empty() && self.verdicts.is_empty()
     }
 
     async fn take(&mut self, delivery: Delivery) -> Result<()> {
@@ -128,10 +140,11 @@ impl<'a> Committer<'a> {
                 self.group_bytes += prepared.bytes;
                 self.group.push((*prepared, permit));
             }
-            Outcome::Rejected { rejected, job, permit } => {
-                self.report.quarantined += 1;
-                *self.report.quarantined_by_rule.entry(rejected.rule.to_string()).or_default() += 1;
-                self.group_bytes += self.quarantine.add(self.lake, *rejected, &job, permit).await?;
+            Outcome::Rejected { rejected, job, permit } => self.reject(*rejected, &job, permit).await?,
+            Outcome::Verdict { verdict, job } => {
+                let Verdict { run_id, trajectory_id, reward, orphan } = *verdict;
+                let run_id = self.settings.run.clone().or(run_id).unwrap_or_else(|| DEFAULT_RUN.to_owned());
+                self.verdicts.add(&run_id, &trajectory_id, reward, orphan, job);
             }
             Outcome::Failed(error) => return Err(*error),
             Outcome::LastSeq => {}
@@ -142,19 +155,32 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
+    async fn reject(&mut self, rejected: Rejected, job: &Job, permit: Option<Arc<Permit>>) -> Result<()> {
+        self.report.quarantined += 1;
+        *self.report.quarantined_by_rule.entry(rejected.rule.to_string()).or_default() += 1;
+        self.group_bytes += self.quarantine.add(self.lake, rejected, job, permit).await?;
+        Ok(())
+    }
+
     /// Decides about the trajectories that have come together, and gives their rows to the writer.
     async fn flush(&mut self) -> Result<()> {
-        if self.group.is_empty() && self.quarantine.is_empty() {
+        if self.is_idle() {
             return Ok(());
         }
         let arrived = std::mem::take(&mut self.group);
         self.group_bytes = 0;
         let mut keys: Vec<i64> = arrived.iter().map(|(p, _)| p.trajectory.trajectory_key).collect();
+        keys.extend(self.verdicts.keys());
         keys.sort_unstable();
         keys.dedup();
-        let known = if keys.is_empty() { Vec::new() } else { self.writer.known_trajectories(&keys).await.map_err(Error::Storage)? };
+        let known = if keys.is_empty() {
+            Vec::new()
+        } else {
+            self.writer.known_trajectories(&keys).await.map_err(Error::Storage)?
+        };
         let mut known: HashMap<i64, KnownTrajectory> = known.into_iter().map(|k| (k.trajectory_key, k)).collect();
-        let mut group = Group::new(crate::pipeline::now_micros());
+        let now = crate::pipeline::now_micros();
+        let mut group = Group::new(now);
         // permits are given back when the writer has the rows
         let mut permits = Vec::with_capacity(arrived.len());
         for (mut prepared, permit) in arrived {
@@ -178,6 +204,14 @@ impl<'a> Committer<'a> {
             prepared.trajectory.write_id = write_id.0;
             known.insert(prepared.trajectory.trajectory_key, known_of(&prepared));
             group.add(prepared, &mut self.versions_sent);
+        }
+        let (verdicts, orphans) = self.verdicts.drain(self.lake, &known, now).await?;
+        group.add_verdicts(verdicts);
+        for (orphan, job) in orphans {
+            if self.settings.strict {
+                return Err(strict(&job.info.name, &orphan));
+            }
+            self.reject(orphan, &job, None).await?;
         }
         let (quarantined, quarantine_permits) = self.quarantine.drain();
         let rows = group.into_rows(&quarantined)?;

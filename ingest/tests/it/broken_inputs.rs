@@ -130,7 +130,11 @@ async fn every_known_broken_input_is_read_or_quarantined_and_never_lost() {
         assert!(report.trajectories_new + report.quarantined > 0, "{run} left no row at all: {report:?}");
         let again = lake.ingest_with(&file, |s| s.run = Some(run.clone())).await.unwrap();
         assert_eq!((again.trajectories_new, again.trajectories_updated), (0, 0), "{run}");
-        assert_eq!((again.trajectories_unchanged, again.quarantined), (report.trajectories_new, report.quarantined), "{run}");
+        assert_eq!(
+            (again.trajectories_unchanged, again.quarantined),
+            (report.trajectories_new, report.quarantined),
+            "{run}"
+        );
     }
 }
 

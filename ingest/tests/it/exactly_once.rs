@@ -97,7 +97,7 @@ async fn two_different_copies_of_one_length_do_not_overtake_each_other_for_ever(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_stored_does_not_depend_on_the_number_of_threads() {
-    let text: String = (0..3_000).map(|i| line(&format!("t{}", i % 700), &[1, 2, i], f64::from(i)) + "\n").collect();
+    let text: String = (0..2_000).map(|i| line(&format!("t{}", i % 700), &[1, 2, i], f64::from(i)) + "\n").collect();
     let mut seen = Vec::new();
     for jobs in [1, 4] {
         let lake = TestLake::new().await;
@@ -135,4 +135,25 @@ async fn groups_and_labels_are_the_users() {
     assert_eq!(labels, r#"{"level":{"name":"hard"},"who":"me"}"#);
     let report = lake.ingest_with(&file, |s| s.group_by = Some("nothing".into())).await.unwrap();
     assert_eq!(report.quarantined_by_rule["missing_field"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_verdict_is_a_row_of_its_own_once() {
+    let lake = TestLake::new().await;
+    lake.ingest(lake.file("a.jsonl", lines(&[line("t", &[1, 2], 0.0)]))).await;
+    let verdict = |id: &str, value: f64| {
+        format!(r#"{{"kind":"reward","trajectory_id":"{id}","grader":"judge","value":{value}}}"#)
+    };
+    let file = lake.file("verdicts.jsonl", lines(&[verdict("t", 0.5), verdict("t", 0.5), verdict("nobody", 1.0)]));
+    for _ in 0..2 {
+        let report = lake.ingest(&file).await;
+        assert_eq!(report.quarantined_by_rule["orphan"], 1);
+    }
+    let mut values = lake.floats(Table::Rewards, "value").await;
+    values.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    assert_eq!(values, [Some(0.0), Some(0.5)]);
+    assert_eq!(lake.texts(Table::Rewards, "grader", Some("write_id IS NULL")).await, ["judge"]);
+    let changed = lake.file("changed.jsonl", lines(&[verdict("t", 0.75)]));
+    lake.ingest(changed).await;
+    assert_eq!(lake.count(Table::Rewards).await, 3);
 }

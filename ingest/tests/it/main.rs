@@ -2,6 +2,7 @@
 
 mod broken_inputs;
 mod columns;
+mod corpus;
 mod documented;
 mod exactly_once;
 mod lake;

@@ -47,11 +47,11 @@ async fn compression_is_found_by_content_under_any_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_archive_gives_what_it_holds_and_a_row_of_quarantine() {
     let lake = TestLake::new().await;
-    let text: String = (0..40_000).map(|i| line(&format!("t{i}"), &[1, 2, i], 1.0) + "\n").collect();
+    let text: String = (0..10_000).map(|i| line(&format!("t{i}"), &[1, 2, i], 1.0) + "\n").collect();
     let mut bytes = gzip(text.as_bytes());
     bytes.truncate(bytes.len() / 2);
     let report = lake.ingest(lake.file("cut.gz", bytes)).await;
-    assert!(report.trajectories_new > 1_000, "{report:?}");
+    assert!(report.trajectories_new > 500, "{report:?}");
     assert_eq!(report.quarantined_by_rule["damaged"], 1);
 }
 
