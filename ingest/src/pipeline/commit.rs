@@ -9,11 +9,12 @@
 //!                        not known ─────────────────────────▶ new: revision 0
 //! ```
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, StringArray};
+use arrow::array::StringArray;
 use dressage_schemas::Table;
 use dressage_schemas::ids::TrajectoryKey;
 use dressage_storage::{KnownTrajectory, Lake, LakeWriter, ScanOptions};
@@ -54,8 +55,8 @@ pub(crate) struct Committer<'a> {
     last_seq: Option<u64>,
     group: Vec<(Prepared, Arc<Permit>)>,
     group_bytes: u64,
-    /// Content hashes that this ingest stored for trajectories that it updated: the writer knows only the last one.
-    updated: HashMap<i64, Vec<String>>,
+    /// Content hashes of all revisions of the trajectories that this ingest updated: the writer knows only the last.
+    revisions: HashMap<i64, Vec<String>>,
     versions_sent: HashSet<(String, String)>,
 }
 
@@ -73,7 +74,7 @@ impl<'a> Committer<'a> {
             last_seq: None,
             group: Vec::new(),
             group_bytes: 0,
-            updated: HashMap::new(),
+            revisions: HashMap::new(),
             versions_sent: HashSet::new(),
         }
     }
@@ -195,7 +196,7 @@ impl<'a> Committer<'a> {
                 self.report.trajectories_new += 1;
             } else {
                 self.report.trajectories_updated += 1;
-                self.updated.entry(row.trajectory_key).or_default().push(row.content_hash.clone());
+                self.revisions.entry(row.trajectory_key).or_default().push(row.content_hash.clone());
             }
             self.report.steps += prepared.steps.len() as u64;
             self.report.tokens += u64::try_from(row.n_tokens).unwrap_or(0);
@@ -221,7 +222,7 @@ impl<'a> Committer<'a> {
     }
 
     /// The revision under which a trajectory is stored; none where the store has it.
-    async fn revision_of(&self, prepared: &Prepared, stored: Option<&KnownTrajectory>) -> Result<Option<i32>> {
+    async fn revision_of(&mut self, prepared: &Prepared, stored: Option<&KnownTrajectory>) -> Result<Option<i32>> {
         let row = &prepared.trajectory;
         let Some(stored) = stored else { return Ok(Some(0)) };
         if stored.trajectory_id != row.trajectory_id || stored.run_id != row.run_id {
@@ -231,33 +232,34 @@ impl<'a> Committer<'a> {
                 second: format!("{} of run {}", row.trajectory_id, row.run_id),
             });
         }
-        let next = Some(stored.revision.saturating_add(1));
         if stored.content_hash == row.content_hash || row.extent < stored.extent {
             return Ok(None);
         }
-        if row.extent > stored.extent {
-            return Ok(next);
-        }
-        let seen = self.updated.get(&row.trajectory_key).is_some_and(|seen| seen.contains(&row.content_hash))
-            || (stored.revision > 0 && self.was_stored(row.trajectory_key, &row.content_hash).await?);
-        Ok(if seen { None } else { next })
+        let known = match self.revisions.entry(row.trajectory_key) {
+            Entry::Occupied(known) => known.into_mut(),
+            // the effective revision is the only one
+            Entry::Vacant(unknown) if stored.revision == 0 => unknown.insert(vec![stored.content_hash.clone()]),
+            Entry::Vacant(unknown) => unknown.insert(stored_hashes(self.lake, row.trajectory_key).await?),
+        };
+        // two copies of one length must not overtake each other for ever
+        let is_old = row.extent == stored.extent && known.contains(&row.content_hash);
+        Ok(if is_old { None } else { Some(stored.revision.saturating_add(1)) })
     }
+}
 
-    /// Whether any revision of a trajectory has this content: two copies of one length must not overtake each other
-    /// for ever.
-    async fn was_stored(&self, trajectory_key: i64, content_hash: &str) -> Result<bool> {
-        let snapshot = self.lake.snapshot(None).await.map_err(Error::Storage)?;
-        let filter = format!("trajectory_key = {trajectory_key}");
-        let options = ScanOptions::columns(["content_hash"]).filter(filter);
-        let mut rows = snapshot.scan(Table::Trajectories, options).await.map_err(Error::Storage)?;
-        while let Some(batch) = rows.try_next().await.map_err(Error::Storage)? {
-            let Some(hashes) = batch.column(0).as_any().downcast_ref::<StringArray>() else { continue };
-            if (0..hashes.len()).any(|row| hashes.value(row) == content_hash) {
-                return Ok(true);
-            }
+/// Content hashes of all stored revisions of a trajectory.
+async fn stored_hashes(lake: &Lake, trajectory_key: i64) -> Result<Vec<String>> {
+    let snapshot = lake.snapshot(None).await.map_err(Error::Storage)?;
+    let filter = format!("trajectory_key = {trajectory_key}");
+    let options = ScanOptions::columns(["content_hash"]).filter(filter);
+    let mut rows = snapshot.scan(Table::Trajectories, options).await.map_err(Error::Storage)?;
+    let mut found = Vec::new();
+    while let Some(batch) = rows.try_next().await.map_err(Error::Storage)? {
+        if let Some(hashes) = batch.column(0).as_any().downcast_ref::<StringArray>() {
+            found.extend(hashes.iter().flatten().map(str::to_owned));
         }
-        Ok(false)
     }
+    Ok(found)
 }
 
 fn known_of(prepared: &Prepared) -> KnownTrajectory {
