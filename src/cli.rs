@@ -88,11 +88,17 @@ pub(crate) enum ColorChoice {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show settings and where each value comes from
+    Ingest(commands::ingest::IngestArgs),
+    Sql(commands::sql::SqlArgs),
+    Ls(commands::ls::LsArgs),
+    Show(commands::show::ShowArgs),
+    Stats(commands::stats::StatsArgs),
+    Export(commands::export::ExportArgs),
+    Store(commands::store::StoreArgs),
+    Doctor(commands::doctor::DoctorArgs),
+    Synth(commands::synth::SynthArgs),
     Config(commands::config::ConfigArgs),
-    /// Print shell completions
     Completions(commands::completions::CompletionsArgs),
-    /// Write the reference pages of the commands (docs/commands)
     #[command(hide = true)]
     ReferencePages(commands::reference_pages::ReferencePagesArgs),
 }

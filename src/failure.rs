@@ -67,6 +67,9 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> ErrorKind {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             return failure.kind;
         }
+        if let Some(kind) = room_kind(cause) {
+            return kind;
+        }
         if let Some(io) = cause.downcast_ref::<io::Error>() {
             return match io.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -77,6 +80,14 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> ErrorKind {
         }
     }
     ErrorKind::Internal
+}
+
+/// The kind of a room's error.
+fn room_kind(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    None.or_else(|| cause.downcast_ref().map(dressage_ingest::Error::kind))
+        .or_else(|| cause.downcast_ref().map(dressage_segmenter::Error::kind))
+        .or_else(|| cause.downcast_ref().map(dressage_storage::Error::kind))
+        .or_else(|| cause.downcast_ref().map(dressage_tokenizer::Error::kind))
 }
 
 /// A reader that went away (`dressage sql … | head`) has what it wanted.

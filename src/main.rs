@@ -16,8 +16,8 @@
 mod cli;
 mod commands;
 mod failure;
-mod memory;
 mod output;
+mod rows;
 mod settings;
 
 use std::process::ExitCode;

@@ -74,6 +74,17 @@ pub(crate) struct Paint {
 }
 
 impl Paint {
+    /// No colours.
+    #[cfg(test)]
+    pub(crate) fn plain() -> Self {
+        Self { on: false }
+    }
+
+    /// Whether there are colours.
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
     fn wrap(self, code: &str, text: &str) -> String {
         if self.on && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }

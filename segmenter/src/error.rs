@@ -143,6 +143,22 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A view gave a column of another shape than its readers know.
+    #[error("column {column} of a view {problem}: this is a bug, please report it")]
+    ViewShape {
+        /// The column.
+        column: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The parts of a trajectory do not fit together.
+    #[error("trajectory {trajectory_id} cannot be put together: {problem}; run `dressage store check`")]
+    Assemble {
+        /// The trajectory.
+        trajectory_id: String,
+        /// What does not fit.
+        problem: String,
+    },
     /// The session could not start its threads or its spill directory.
     #[error("cannot start the SQL session")]
     Start {
@@ -177,7 +193,8 @@ impl Error {
             Self::MemoryLimit { .. } | Self::SpillLimit { .. } | Self::TimeLimit { .. } => ErrorKind::Exhausted,
             Self::Store { source } => source.kind,
             Self::Output { .. } | Self::Start { .. } => ErrorKind::Unavailable,
-            Self::Internal { .. } => ErrorKind::Internal,
+            Self::Assemble { .. } => ErrorKind::Corrupt,
+            Self::Internal { .. } | Self::ViewShape { .. } => ErrorKind::Internal,
         }
     }
 

@@ -2,7 +2,17 @@
 
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod export;
+pub(crate) mod ingest;
+pub(crate) mod ls;
 pub(crate) mod reference_pages;
+pub(crate) mod show;
+pub(crate) mod sql;
+pub(crate) mod stats;
+pub(crate) mod store;
+mod store_access;
+pub(crate) mod synth;
 
 use anyhow::Result;
 
@@ -35,6 +45,15 @@ impl Context {
 pub(crate) fn run(cli: Cli) -> Result<Outcome> {
     let context = Context::new(&cli.global)?;
     match cli.command {
+        Command::Ingest(args) => ingest::run(context, &args),
+        Command::Sql(args) => sql::run(context, &args),
+        Command::Ls(args) => ls::run(context, &args),
+        Command::Show(args) => show::run(context, &args),
+        Command::Stats(args) => stats::run(context, &args),
+        Command::Export(args) => export::run(context, &args),
+        Command::Store(args) => store::run(&context, &args),
+        Command::Doctor(args) => doctor::run(&context, &args),
+        Command::Synth(args) => synth::run(&context, &args),
         Command::Config(args) => config::run(&context, &args),
         Command::Completions(args) => completions::run(&args),
         Command::ReferencePages(args) => reference_pages::run(&args),

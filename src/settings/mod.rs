@@ -7,9 +7,11 @@
 mod layers;
 mod units;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-pub(crate) use layers::{Layers, Origin};
+pub(crate) use layers::Layers;
 pub(crate) use units::{ByteCount, TimeSpan, key_value};
 
 /// All settings. Unknown keys are refused, with the place they came from.
@@ -48,7 +50,7 @@ pub(crate) struct S3 {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Ingest {
-    /// Memory that buffers may take. More lets larger records and more of them be in flight.
+    /// Memory of the whole ingest. More lets larger records, and more of them, be in flight.
     pub(crate) memory_limit: ByteCount,
     /// Threads that parse and encode; 0 takes one a core.
     pub(crate) jobs: usize,
@@ -56,7 +58,7 @@ pub(crate) struct Ingest {
     pub(crate) commit_bytes: ByteCount,
     /// Commit after this long, if anything is waiting.
     pub(crate) commit_interval: TimeSpan,
-    /// Run of trajectories that name none.
+    /// Run of all trajectories; empty takes the source's, or `default`.
     pub(crate) run: String,
     /// A `tokenizer.json` (plain or .zst) for logs that have text and no token ids; empty for none.
     pub(crate) tokenizer: String,
@@ -64,12 +66,13 @@ pub(crate) struct Ingest {
 
 impl Default for Ingest {
     fn default() -> Self {
+        let room = dressage_ingest::IngestSettings::default();
         Self {
-            memory_limit: ByteCount(512 << 20),
+            memory_limit: ByteCount(room.memory_limit_bytes),
             jobs: 0,
-            commit_bytes: ByteCount(128 << 20),
-            commit_interval: TimeSpan(std::time::Duration::from_secs(10)),
-            run: "default".to_owned(),
+            commit_bytes: ByteCount(room.commit_bytes),
+            commit_interval: TimeSpan(Duration::from_millis(room.commit_interval_ms)),
+            run: String::new(),
             tokenizer: String::new(),
         }
     }
@@ -93,9 +96,10 @@ pub(crate) struct Sql {
 
 impl Default for Sql {
     fn default() -> Self {
+        let room = dressage_segmenter::SessionSettings::default();
         Self {
-            memory_limit: ByteCount(512 << 20),
-            time_limit: TimeSpan(std::time::Duration::from_secs(600)),
+            memory_limit: ByteCount(room.memory_limit_bytes),
+            time_limit: TimeSpan(Duration::from_millis(room.time_limit_ms.unwrap_or(600_000))),
             tokenizer: String::new(),
             pager: String::new(),
             history: String::new(),

@@ -7,7 +7,7 @@ use dressage_schemas::words::Status;
 use serde_json::{Map, Value};
 
 use super::completion::Completion;
-use super::fields::{object, rest, text};
+use super::fields::{note_repairs, object, rest, text};
 use super::timestamp::micros;
 use super::verdict::reward_of;
 use crate::importer::{Confidence, Importer, Reader, Record, RecordError, RecordReader, Sink, Sniff, SourceInfo};
@@ -22,7 +22,7 @@ pub(super) struct AgentLightning;
 
 impl Importer for AgentLightning {
     fn name(&self) -> &'static str {
-        "agent_lightning"
+        "agent-lightning"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -42,8 +42,9 @@ struct Archive;
 
 impl RecordReader for Archive {
     fn record(&self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError> {
-        let (value, _) = record.json()?;
-        for rollout in rollouts(object(value, "the row")?)? {
+        let (value, notes) = record.json()?;
+        for mut rollout in rollouts(object(value, "the row")?)? {
+            note_repairs(&mut rollout, notes, record.bytes);
             sink.rollout(rollout)?;
         }
         Ok(())
@@ -157,7 +158,7 @@ fn model_request(
         Some(Value::Array(messages)) => messages.into_iter().map(|m| Arc::new(chat_message(m))).collect(),
         _ => Vec::new(),
     };
-    let tools = tools_content(request.get("tools")).map(Arc::new);
+    let tools = tools_content(request.get("tools"));
     let completion = Completion::read(data.get("response").unwrap_or(&Value::Null))?;
     let server = data.get("server").and_then(Value::as_object);
     let version = server.and_then(|server| text(server, "version"));

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use dressage_schemas::message::Content;
-use dressage_schemas::words::{Status, flag};
+use dressage_schemas::words::Status;
 use serde_json::{Map, Value};
 
 use super::completion::Completion;
-use super::fields::{self, object, rest, text};
+use super::fields::{self, note_repairs, object, rest, text};
 use super::sampled::Sampled;
 use super::timestamp::micros;
 use super::verdict::{parts, reward_of};
@@ -90,9 +90,7 @@ impl RecordReader for Rows {
         let (value, notes) = record.json()?;
         let identity = canonical_json(&value);
         let mut rollout = rollout(object(value, "the row")?, &identity)?;
-        if notes.lone_surrogates > 0 {
-            rollout.flags.push(flag::LONE_SURROGATE);
-        }
+        note_repairs(&mut rollout, notes, record.bytes);
         sink.rollout(rollout)
     }
 }
@@ -116,7 +114,7 @@ fn rollout(mut row: Map<String, Value>, identity: &str) -> Result<Rollout, Recor
     }
 
     let sampled = Sampled::take(&mut row)?;
-    let tools = tools_content(row.get("tools").or_else(|| row.pointer_to("info", "oai_tools"))).map(Arc::new);
+    let tools = tools_content(row.get("tools").or_else(|| row.pointer_to("info", "oai_tools")));
     let finish_reason = text(&row, "finish_reason");
     let about = ModelCall { tools, finish_reason: finish_reason.clone(), ..ModelCall::default() };
     let is_empty_answer = row.get("completion").and_then(Value::as_array).is_some_and(Vec::is_empty);

@@ -3,6 +3,7 @@
 //! Every verb returns a report that serialises; the ones that remove something do nothing under their `dry_run`.
 
 pub mod check;
+pub mod column_sizes;
 pub mod compact;
 pub mod doctor;
 pub mod info;
@@ -12,6 +13,7 @@ pub mod snapshots;
 pub mod versions;
 
 pub use check::{CheckOptions, CheckReport, Problem, Severity, check};
+pub use column_sizes::{ColumnSize, column_sizes};
 pub use compact::{CompactOptions, CompactReport, compact};
 pub use doctor::{Finding, FindingStatus, doctor};
 pub use info::{StoreInfo, TableInfo, info};

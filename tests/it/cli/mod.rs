@@ -1,4 +1,5 @@
 //! The command line: flags, settings, output and exit codes.
 
+mod lake;
 mod plumbing;
 mod run;
