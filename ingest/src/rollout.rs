@@ -294,7 +294,12 @@ impl ProvenanceBuilder {
     /// The range from the first record's start to the last one's end, and the hash of all records added.
     pub fn build(&self) -> Provenance {
         let (byte_offset, line) = self.start.unwrap_or((0, None));
-        Provenance { byte_offset, byte_length: self.end - byte_offset.min(self.end), record_hash: hex16(&self.hasher.finalize()), line }
+        Provenance {
+            byte_offset,
+            byte_length: self.end - byte_offset.min(self.end),
+            record_hash: hex16(&self.hasher.finalize()),
+            line,
+        }
     }
 }
 
