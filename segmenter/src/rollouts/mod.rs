@@ -41,12 +41,7 @@ pub struct RolloutOptions {
 
 impl Default for RolloutOptions {
     fn default() -> Self {
-        Self {
-            condition: "true".to_owned(),
-            chunk_tokens_max: 512 << 10,
-            chunk_trajectories_max: 4096,
-            tokens: true,
-        }
+        Self { condition: "true".to_owned(), chunk_tokens_max: 512 << 10, chunk_trajectories_max: 4096, tokens: true }
     }
 }
 
