@@ -60,4 +60,5 @@ pub use query::{BatchStream, QueryStream};
 pub use rollouts::{RolloutOptions, Rollouts, base64};
 pub use session::{Outcome, Session};
 pub use settings::{SessionSettings, Variables};
+pub use statement::Statement;
 pub use write::{Format, TableStyle, Written, write};

@@ -26,7 +26,7 @@ use crate::pushdown::FilterBelowKeyedWindow;
 use crate::query::{Clock, Job, QueryStream};
 use crate::runtime::CpuRuntime;
 use crate::settings::{SessionSettings, Variables};
-use crate::statement::{self, Statement};
+use crate::statement::{self, Action, Statement};
 
 /// What a statement did.
 #[derive(Debug)]
@@ -133,9 +133,10 @@ impl Session {
     pub async fn sql(&self, sql: &str) -> Result<QueryStream> {
         let mut statements = statement::parse_all(sql)?;
         let count = statements.len();
-        let last = statements.pop().filter(|last| matches!(last, Statement::Query(_)));
-        let Some(Statement::Query(query)) = last else { return Err(Error::StatementCount { count }) };
-        if statements.iter().any(|s| matches!(s, Statement::Query(_))) {
+        let Some(Statement(Action::Query(query))) = statements.pop() else {
+            return Err(Error::StatementCount { count });
+        };
+        if statements.iter().any(Statement::is_query) {
             return Err(Error::StatementCount { count });
         }
         for statement in statements {
@@ -161,14 +162,26 @@ impl Session {
         Ok(())
     }
 
-    async fn execute(&self, statement: Statement) -> Result<Outcome> {
-        match statement {
-            Statement::Query(query) => Ok(Outcome::Rows(self.query(*query).await?)),
-            Statement::CreateView { name, or_replace, query } => {
+    /// The statements of a text, to be executed one by one.
+    ///
+    /// # Errors
+    /// `Invalid` for text that does not parse or a statement that would write.
+    pub fn parse(&self, sql: &str) -> Result<Vec<Statement>> {
+        statement::parse_all(sql)
+    }
+
+    /// Runs one statement.
+    ///
+    /// # Errors
+    /// As [`sql`](Self::sql).
+    pub async fn execute(&self, statement: Statement) -> Result<Outcome> {
+        match statement.0 {
+            Action::Query(query) => Ok(Outcome::Rows(self.query(*query).await?)),
+            Action::CreateView { name, or_replace, query } => {
                 self.create_view(&name, or_replace, *query).await?;
                 Ok(Outcome::Done(format!("view {name} is there for this session")))
             }
-            Statement::DropView { names, if_exists } => {
+            Action::DropView { names, if_exists } => {
                 for name in &names {
                     match self.catalog.public().origin(name) {
                         Some(Origin::View) => {
@@ -180,7 +193,7 @@ impl Session {
                 }
                 Ok(Outcome::Done(format!("dropped {}", names.join(", "))))
             }
-            Statement::Set { key, value } => {
+            Action::Set { key, value } => {
                 self.set(&key, value.as_deref())?;
                 Ok(Outcome::Done(match value {
                     Some(value) => format!("{key} is {value}"),

@@ -4,13 +4,24 @@ use datafusion::sql::parser::{DFParserBuilder, Statement as Parsed};
 use datafusion::sql::sqlparser::ast::{
     CreateView, Expr, ObjectName, ObjectType, Set, Statement as Sql, Value, ValueWithSpan,
 };
-use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::dialect::{Dialect, DuckDbDialect, GenericDialect};
 
 use crate::error::{Error, Result};
 
-/// A statement, sorted by what is to be done with it.
+/// One parsed statement that a session takes.
 #[derive(Debug)]
-pub(crate) enum Statement {
+pub struct Statement(pub(crate) Action);
+
+impl Statement {
+    /// Whether it gives rows.
+    pub fn is_query(&self) -> bool {
+        matches!(self.0, Action::Query(_))
+    }
+}
+
+/// What is to be done with a statement.
+#[derive(Debug)]
+pub(crate) enum Action {
     /// Plan it and run it.
     Query(Box<Parsed>),
     /// A view for the rest of the session.
@@ -24,20 +35,22 @@ pub(crate) enum Statement {
 /// The statements of a text; comments and empty ones are left out.
 pub(crate) fn parse_all(sql: &str) -> Result<Vec<Statement>> {
     let invalid = |source| Error::InvalidQuery { source: Box::new(source) };
-    let dialect = GenericDialect {};
+    // Only DuckDB's dialect reads `x -> x + 1` as a function, but it also reads `coalesce(a = 'x', false)` as a named
+    // argument; so it is used for texts that have an arrow.
+    let dialect: &dyn Dialect = if sql.contains("->") { &DuckDbDialect {} } else { &GenericDialect {} };
     let mut parser =
-        DFParserBuilder::new(sql).with_dialect(&dialect).with_recursion_limit(100).build().map_err(invalid)?;
+        DFParserBuilder::new(sql).with_dialect(dialect).with_recursion_limit(100).build().map_err(invalid)?;
     let statements = parser.parse_statements().map_err(invalid)?;
-    statements.into_iter().map(sort).collect()
+    statements.into_iter().map(|parsed| sort(parsed).map(Statement)).collect()
 }
 
-fn sort(statement: Parsed) -> Result<Statement> {
+fn sort(statement: Parsed) -> Result<Action> {
     let refused = |verb: &str| Err(Error::ReadOnly { statement: verb.to_owned() });
     let sql = match statement {
         Parsed::CreateExternalTable(_) => return refused("CREATE EXTERNAL TABLE"),
         Parsed::CopyTo(_) => return refused("COPY"),
         Parsed::Reset(_) => return refused("RESET"),
-        Parsed::Explain(_) => return Ok(Statement::Query(Box::new(statement))),
+        Parsed::Explain(_) => return Ok(Action::Query(Box::new(statement))),
         Parsed::Statement(sql) => sql,
     };
     match *sql {
@@ -47,11 +60,11 @@ fn sort(statement: Parsed) -> Result<Statement> {
         | Sql::ShowTables { .. }
         | Sql::ShowColumns { .. }
         | Sql::ShowVariable { .. }
-        | Sql::ShowFunctions { .. } => Ok(Statement::Query(Box::new(Parsed::Statement(sql)))),
+        | Sql::ShowFunctions { .. } => Ok(Action::Query(Box::new(Parsed::Statement(sql)))),
         Sql::CreateView(view) => create_view(view),
         Sql::Drop { object_type: ObjectType::View, if_exists, names, .. } => {
             let names = names.iter().map(plain_name).collect::<Result<_>>()?;
-            Ok(Statement::DropView { names, if_exists })
+            Ok(Action::DropView { names, if_exists })
         }
         Sql::Set(Set::SingleAssignment { variable, values, .. }) => set(&variable, &values),
         other => {
@@ -62,13 +75,13 @@ fn sort(statement: Parsed) -> Result<Statement> {
     }
 }
 
-fn create_view(view: CreateView) -> Result<Statement> {
+fn create_view(view: CreateView) -> Result<Action> {
     if view.materialized {
         return Err(Error::ReadOnly { statement: "CREATE MATERIALIZED VIEW".to_owned() });
     }
     let name = plain_name(&view.name)?;
     let query = Box::new(Parsed::Statement(Box::new(Sql::Query(view.query))));
-    Ok(Statement::CreateView { name, or_replace: view.or_replace, query })
+    Ok(Action::CreateView { name, or_replace: view.or_replace, query })
 }
 
 /// The name of a view, which lives in the default schema.
@@ -84,7 +97,7 @@ fn plain_name(name: &ObjectName) -> Result<String> {
 }
 
 /// `SET key = 'value'`; NULL and DEFAULT take the variable away.
-fn set(variable: &ObjectName, values: &[Expr]) -> Result<Statement> {
+fn set(variable: &ObjectName, values: &[Expr]) -> Result<Action> {
     let key = variable.to_string().to_ascii_lowercase();
     let value = match values {
         [Expr::Value(ValueWithSpan { value: Value::Null, .. })] => None,
@@ -97,7 +110,7 @@ fn set(variable: &ObjectName, values: &[Expr]) -> Result<Statement> {
             return Err(Error::InvalidSetting { key, value, expected: "one text or number, or NULL" });
         }
     };
-    Ok(Statement::Set { key, value })
+    Ok(Action::Set { key, value })
 }
 
 #[cfg(test)]
@@ -130,14 +143,14 @@ mod tests {
         let statements =
             parse_all("-- a comment\nCREATE OR REPLACE VIEW Good AS SELECT 1; SET grader = 'judge'; SELECT 1;;")
                 .unwrap();
-        assert!(matches!(&statements[0], Statement::CreateView { name, or_replace: true, .. } if name == "good"));
-        assert!(matches!(&statements[1], Statement::Set { key, value: Some(v) } if key == "grader" && v == "judge"));
-        assert!(matches!(&statements[2], Statement::Query(_)));
+        assert!(matches!(&statements[0].0, Action::CreateView { name, or_replace: true, .. } if name == "good"));
+        assert!(matches!(&statements[1].0, Action::Set { key, value: Some(v) } if key == "grader" && v == "judge"));
+        assert!(matches!(&statements[2].0, Action::Query(_)));
         assert_eq!(statements.len(), 3);
     }
 
     #[test]
     fn an_explained_query_is_a_query() {
-        assert!(matches!(parse_all("EXPLAIN ANALYZE SELECT 1").unwrap().as_slice(), [Statement::Query(_)]));
+        assert!(matches!(parse_all("EXPLAIN ANALYZE SELECT 1").unwrap().as_slice(), [Statement(Action::Query(_))]));
     }
 }

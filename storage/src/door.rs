@@ -3,7 +3,8 @@
 //! `n_context_tokens + n_output_tokens` is the number of tokens; `token_ids`, `logprobs`, `mask_spans` and
 //! `version_spans` must agree with it wherever they are present. Text-only steps have none of them.
 
-use arrow::array::{Array, Int32Array, Int64Array, LargeBinaryArray, ListArray, RecordBatch, StringArray, StructArray};
+use arrow::array::{Array, BooleanArray, Int32Array, Int64Array, LargeBinaryArray, ListArray, RecordBatch, StringArray, StructArray};
+use dressage_codec::Header;
 use dressage_schemas::Table;
 use dressage_schemas::ids::TrajectoryKey;
 
@@ -45,6 +46,8 @@ struct StepColumns<'a> {
     key: &'a Int64Array,
     step_index: &'a Int32Array,
     revision: &'a Int32Array,
+    route: &'a StringArray,
+    boundary: &'a BooleanArray,
     n_context: &'a Int32Array,
     n_output: &'a Int32Array,
     mask_spans: &'a ListArray,
@@ -53,6 +56,7 @@ struct StepColumns<'a> {
     n_context_messages: &'a Int32Array,
     token_ids: &'a LargeBinaryArray,
     logprobs: &'a LargeBinaryArray,
+    routed_experts: &'a LargeBinaryArray,
 }
 
 impl<'a> StepColumns<'a> {
@@ -62,6 +66,8 @@ impl<'a> StepColumns<'a> {
             key: typed(T, batch, "trajectory_key")?,
             step_index: typed(T, batch, "step_index")?,
             revision: typed(T, batch, "revision")?,
+            route: typed(T, batch, "route")?,
+            boundary: typed(T, batch, "boundary")?,
             n_context: typed(T, batch, "n_context_tokens")?,
             n_output: typed(T, batch, "n_output_tokens")?,
             mask_spans: typed(T, batch, "mask_spans")?,
@@ -70,6 +76,7 @@ impl<'a> StepColumns<'a> {
             n_context_messages: typed(T, batch, "n_context_messages")?,
             token_ids: binary(T, batch, "token_ids")?,
             logprobs: binary(T, batch, "logprobs")?,
+            routed_experts: binary(T, batch, "routed_experts")?,
         })
     }
 }
@@ -141,7 +148,26 @@ fn step_fault(c: &StepColumns<'_>, row: usize) -> Option<(&'static str, String)>
     if n_context_messages < 0 || n_context_messages > n_messages {
         return Some(("message_count", format!("{n_context_messages} of {n_messages} messages are context")));
     }
+    if c.routed_experts.is_valid(row) {
+        return routed_fault(c.routed_experts.value(row), n_tokens, c.route.value(row), c.boundary.value(row));
+    }
     None
+}
+
+/// The engine gives one row a token except for the last; a step that extends another begins with the row of that
+/// one's last token, so it has a row for each of its tokens (semantics 8.3). A branch may have either.
+fn routed_fault(bytes: &[u8], n_tokens: i64, route: &str, boundary: bool) -> Option<(&'static str, String)> {
+    let rows = match Header::parse(bytes) {
+        Ok(header) => header.layout().rows as i64,
+        Err(error) => return Some(("routed_container", error.to_string())),
+    };
+    let starts_segment = boundary || matches!(route, "create" | "given");
+    let fits = match (route, starts_segment) {
+        ("branch", _) => rows == n_tokens || rows == n_tokens - 1,
+        (_, true) => rows == n_tokens - 1,
+        (_, false) => rows == n_tokens,
+    };
+    (!fits).then(|| ("routed_rows", format!("{rows} rows of routed experts for {n_tokens} tokens")))
 }
 
 /// The sum of run lengths; none if one is negative or null.

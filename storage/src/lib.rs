@@ -41,6 +41,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod door;
 mod durable;
 mod error;
@@ -62,6 +64,7 @@ mod snapshot;
 pub mod source;
 mod writer;
 
+pub use dressage_schemas::ErrorKind;
 pub use error::{Cause, Error, Result};
 pub use fault::FAULT_VARIABLE;
 pub use lake::{IoStats, Lake};

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// How many clients race.
-pub const RACERS: usize = 32;
+pub(crate) const RACERS: usize = 32;
 
 /// Rounds of each race; a store that only sometimes lets two win is caught with near certainty.
-pub const ROUNDS: usize = 5;
+pub(crate) const ROUNDS: usize = 5;
 
 const CREATED: &str = "created";
 const REPLACED: &str = "replaced";

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, LargeBinaryBuilder, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{ArrayRef, LargeBinaryBuilder, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::datatypes::Schema;
 use dressage_schemas::Table;
 use futures::stream::BoxStream;

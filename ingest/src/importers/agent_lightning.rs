@@ -7,7 +7,7 @@ use dressage_schemas::words::Status;
 use serde_json::{Map, Value};
 
 use super::completion::Completion;
-use super::fields::{object, rest, text};
+use super::fields::{note_repairs, object, rest, text};
 use super::timestamp::micros;
 use super::verdict::reward_of;
 use crate::importer::{Confidence, Importer, Reader, Record, RecordError, RecordReader, Sink, Sniff, SourceInfo};
@@ -22,7 +22,7 @@ pub(super) struct AgentLightning;
 
 impl Importer for AgentLightning {
     fn name(&self) -> &'static str {
-        "agent_lightning"
+        "agent-lightning"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -42,8 +42,9 @@ struct Archive;
 
 impl RecordReader for Archive {
     fn record(&self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError> {
-        let (value, _) = record.json()?;
-        for rollout in rollouts(object(value, "the row")?)? {
+        let (value, notes) = record.json()?;
+        for mut rollout in rollouts(object(value, "the row")?)? {
+            note_repairs(&mut rollout, notes, record.bytes);
             sink.rollout(rollout)?;
         }
         Ok(())

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use dressage_schemas::words::Status;
+use dressage_schemas::words::{Status, flag};
 use serde_json::{Map, Value};
 
 use super::completion::Completion;
-use super::fields::{object, rest, text};
+use super::fields::{object, raw, rest, text};
 use super::sampled::Sampled;
 use super::timestamp::micros;
 use super::verdict::reward_of;
@@ -66,7 +66,7 @@ struct Log {
 
 impl SessionReader for Log {
     fn record(&mut self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError> {
-        let (value, _) = record.json()?;
+        let (value, notes) = record.json()?;
         let mut row = object(value, "the row")?;
         let Some(id) = SESSION_KEYS.iter().find_map(|key| text(&row, key)) else {
             return Err(RecordError::refused(rule::MISSING_FIELD, "the row names no session"));
@@ -86,7 +86,12 @@ impl SessionReader for Log {
             provenance: ProvenanceBuilder::default(),
             last_finish: None,
         });
+        let raw = (notes.lone_surrogates > 0).then(|| raw(record.bytes)).flatten();
+        row.extend(raw.map(|raw| ("raw".to_owned(), raw)));
         let added = open.add(call, &mut row);
+        if notes.lone_surrogates > 0 && !open.rollout.flags.contains(&flag::LONE_SURROGATE) {
+            open.rollout.flags.push(flag::LONE_SURROGATE);
+        }
         if added.is_ok() {
             open.provenance.add(record.bytes, record.byte_offset, record.line);
         }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use dressage_schemas::message::Content;
-use dressage_schemas::words::{Status, flag};
+use dressage_schemas::words::Status;
 use serde_json::{Map, Value};
 
 use super::completion::Completion;
-use super::fields::{self, object, rest, text};
+use super::fields::{self, note_repairs, object, rest, text};
 use super::sampled::Sampled;
 use super::timestamp::micros;
 use super::verdict::{parts, reward_of};
@@ -90,9 +90,7 @@ impl RecordReader for Rows {
         let (value, notes) = record.json()?;
         let identity = canonical_json(&value);
         let mut rollout = rollout(object(value, "the row")?, &identity)?;
-        if notes.lone_surrogates > 0 {
-            rollout.flags.push(flag::LONE_SURROGATE);
-        }
+        note_repairs(&mut rollout, notes, record.bytes);
         sink.rollout(rollout)
     }
 }

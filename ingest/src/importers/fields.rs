@@ -1,9 +1,18 @@
 //! Typed reading of JSON objects whose shape is only mostly what the format says.
 
-use serde_json::{Map, Value};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dressage_schemas::words::flag;
+use serde_json::{Map, Value, json};
 
 use crate::importer::RecordError;
+use crate::json::Notes;
+use crate::rollout::Rollout;
 use crate::rule;
+
+/// The longest record that is kept word for word beside what was read from it; of longer ones the ingest log has the
+/// byte range and the hash.
+const RAW_BYTES_MAX: usize = 256 << 10;
 
 /// The record as an object.
 pub(crate) fn object(value: Value, what: &str) -> Result<Map<String, Value>, RecordError> {
@@ -71,6 +80,24 @@ pub(crate) fn logprob_list(items: &[Value], key: &str) -> Result<Vec<f32>, Recor
 /// Everything but these keys, without nulls: what we have no column for.
 pub(crate) fn rest(map: Map<String, Value>, known: &[&str]) -> Map<String, Value> {
     map.into_iter().filter(|(key, value)| !value.is_null() && !known.contains(&key.as_str())).collect()
+}
+
+/// Flags a rollout whose record held text that is no Unicode, and keeps the record as it came.
+pub(crate) fn note_repairs(rollout: &mut Rollout, notes: Notes, record: &[u8]) {
+    if notes.lone_surrogates > 0 {
+        rollout.flags.push(flag::LONE_SURROGATE);
+        if let Some(raw) = raw(record) {
+            rollout.extra.insert("raw".to_owned(), raw);
+        }
+    }
+}
+
+/// A record word for word: text where it is text (the broken characters are escapes in it), else base64.
+pub(crate) fn raw(record: &[u8]) -> Option<Value> {
+    (record.len() <= RAW_BYTES_MAX).then(|| match std::str::from_utf8(record) {
+        Ok(text) => Value::from(text),
+        Err(_) => json!({"base64": STANDARD.encode(record)}),
+    })
 }
 
 /// The name of a value's type, for messages.

@@ -33,7 +33,8 @@ pub static ALL: &[&dyn Importer] = &[
     &chat::Chat,
 ];
 
-/// The importer of that name.
+/// The importer of that name; `_` is taken for `-`.
 pub fn by_name(name: &str) -> Option<&'static dyn Importer> {
+    let name = name.replace('_', "-");
     ALL.iter().copied().find(|importer| importer.name() == name)
 }

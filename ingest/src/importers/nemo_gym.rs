@@ -9,7 +9,7 @@ use dressage_schemas::message::Content;
 use dressage_schemas::words::Status;
 use serde_json::{Map, Value};
 
-use super::fields::{self, int, logprobs, object, rest, text, token_ids};
+use super::fields::{self, int, logprobs, note_repairs, object, rest, text, token_ids};
 use super::timestamp::micros;
 use super::verdict::{parts, reward_of};
 use crate::importer::{Confidence, Importer, Reader, Record, RecordError, RecordReader, Sink, Sniff, SourceInfo};
@@ -24,7 +24,7 @@ pub(super) struct NemoGym;
 
 impl Importer for NemoGym {
     fn name(&self) -> &'static str {
-        "nemo_gym"
+        "nemo-gym"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -42,10 +42,12 @@ struct Rows;
 
 impl RecordReader for Rows {
     fn record(&self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError> {
-        let (value, _) = record.json()?;
+        let (value, notes) = record.json()?;
         // the whole row is the identity: two attempts with the same indices in one file are two trajectories
-        let id = derived_id("nemo_gym", canonical_json(&value).as_bytes());
-        sink.rollout(rollout(id, object(value, "the row")?)?)
+        let id = derived_id("nemo-gym", canonical_json(&value).as_bytes());
+        let mut rollout = rollout(id, object(value, "the row")?)?;
+        note_repairs(&mut rollout, notes, record.bytes);
+        sink.rollout(rollout)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dressage_schemas::words::Status;
 use serde_json::{Map, Value, json};
 
-use super::fields::{object, rest, text};
+use super::fields::{note_repairs, object, rest, text};
 use crate::importer::{Confidence, Importer, Reader, Record, RecordError, RecordReader, Sink, Sniff, SourceInfo};
 use crate::lineage::{ModelCall, SessionBuilder};
 use crate::message_form::{Message, canonical_json, chat_message};
@@ -21,7 +21,7 @@ pub(super) struct SweAgent;
 
 impl Importer for SweAgent {
     fn name(&self) -> &'static str {
-        "swe_agent"
+        "swe-agent"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -56,7 +56,7 @@ struct Document;
 
 impl RecordReader for Document {
     fn record(&self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError> {
-        let (value, _) = record.json()?;
+        let (value, notes) = record.json()?;
         let mut document = object(value, "the document")?;
         // a retry agent's attempts; the document itself repeats the one that was chosen
         if let Some(Value::Array(attempts)) = document.remove("attempts") {
@@ -65,13 +65,17 @@ impl RecordReader for Document {
             for attempt in attempts {
                 let attempt = object(attempt, "an attempt")?;
                 is_repeated |= attempt.get("history") == document.get("history");
-                sink.rollout(rollout(attempt, instance.clone())?)?;
+                let mut rollout = rollout(attempt, instance.clone())?;
+                note_repairs(&mut rollout, notes, record.bytes);
+                sink.rollout(rollout)?;
             }
             if is_repeated {
                 return Ok(());
             }
         }
-        sink.rollout(rollout(document, None)?)
+        let mut rollout = rollout(document, None)?;
+        note_repairs(&mut rollout, notes, record.bytes);
+        sink.rollout(rollout)
     }
 }
 
@@ -96,7 +100,7 @@ fn rollout(mut document: Map<String, Value>, instance_of_all: Option<String>) ->
     for key in ["trajectory", "history"] {
         identity.extend_from_slice(canonical_json(document.get(key).unwrap_or(&Value::Null)).as_bytes());
     }
-    let mut rollout = Rollout::new(derived_id("swe_agent", &identity));
+    let mut rollout = Rollout::new(derived_id("swe-agent", &identity));
     rollout.instance_id = instance(&document).or(instance_of_all);
     let list = |value: Option<Value>| match value {
         Some(Value::Array(items)) => items,

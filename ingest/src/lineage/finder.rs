@@ -127,6 +127,9 @@ impl Finder {
             }
         } else {
             placement.reasons.push(boundary::INITIAL);
+            // a branch names what it goes on from: in a new turn there is nothing to explain
+            let rewrite =
+                rewrite.filter(|&word| placement.route == Route::Create || word != boundary::MESSAGE_PREFIX_MISMATCH);
             placement.reasons.extend(call.cause.or(rewrite));
             if tools_changed {
                 placement.reasons.push(boundary::TOOLS_CHANGED);

@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, AsArray, StringBuilder};
-use arrow::datatypes::{DataType, Int32Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Int32Type};
 use datafusion::common::{exec_err, plan_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
@@ -103,16 +103,17 @@ impl ScalarUDFImpl for Decode {
         datafusion::common::internal_err!("decode has its type from its arguments")
     }
 
-    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<arrow::datatypes::FieldRef> {
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
         let types: Vec<DataType> = args.arg_fields.iter().map(|f| f.data_type().clone()).collect();
         if Self::is_of_engine(&types, args.scalar_arguments.get(1).copied().flatten()) {
-            return self.of_engine.inner().return_field_from_args(args);
+            let fields = of_engine_fields(args.arg_fields);
+            return self.of_engine.inner().return_field_from_args(ReturnFieldArgs { arg_fields: &fields, ..args });
         }
         let ids = types.first().is_some_and(|t| is_bytes(t) || list_values(t).is_some_and(DataType::is_integer));
         if !ids || !types.get(1).is_none_or(is_text) {
             return plan_err!("decode takes token ids (a list or payload bytes) and a tokenizer.json's path");
         }
-        Ok(Arc::new(arrow::datatypes::Field::new("decode", DataType::Utf8, true)))
+        Ok(Arc::new(Field::new("decode", DataType::Utf8, true)))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -123,6 +124,9 @@ impl ScalarUDFImpl for Decode {
             Some(ColumnarValue::Array(paths)) => one_value(paths)?,
         };
         if Self::is_of_engine(&types, second.as_ref()) {
+            let mut args = args;
+            args.args[0] = args.args[0].cast_to(of_engine_fields(&args.arg_fields)[0].data_type(), None)?;
+            args.arg_fields = of_engine_fields(&args.arg_fields);
             return self.of_engine.invoke_with_args(args);
         }
         let tokenizer = self.tokenizer(second.as_ref().and_then(constant_text))?;
@@ -134,6 +138,17 @@ impl ScalarUDFImpl for Decode {
         }
         Ok(ColumnarValue::Array(text))
     }
+}
+
+/// The arguments as the engine's function takes them: text as its bytes.
+fn of_engine_fields(fields: &[FieldRef]) -> Vec<FieldRef> {
+    let mut fields = fields.to_vec();
+    if let Some(first) = fields.first_mut()
+        && is_text(first.data_type())
+    {
+        *first = Arc::new(first.as_ref().clone().with_data_type(DataType::Binary));
+    }
+    fields
 }
 
 /// The one value of a column that should have been a constant.

@@ -21,6 +21,7 @@ use self::tree::{Tree, Trees};
 use crate::importer::{
     Confidence, Importer, Reader, Record, RecordError, Rejected, SessionReader, Shape, Sink, Sniff, SourceInfo,
 };
+use crate::importers::fields::raw;
 use crate::rollout::{ProvenanceBuilder, Rollout};
 use crate::rule;
 
@@ -30,7 +31,7 @@ pub(super) struct ClaudeCode;
 
 impl Importer for ClaudeCode {
     fn name(&self) -> &'static str {
-        "claude_code"
+        "claude-code"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
@@ -50,7 +51,7 @@ impl Importer for ClaudeCode {
             "file-history-snapshot" => record.get("snapshot").is_some(),
             "queue-operation" => is_text(record, "operation"),
             "summary" => is_text(record, "leafUuid"),
-            "progress" | "system" => is_text(record, "uuid") && is_text(record, "sessionId"),
+            "progress" | "system" => is_text(record, "uuid") && record.get("isSidechain").is_some(),
             _ => false,
         };
         if sniff.records.iter().any(is_message) {
@@ -74,6 +75,8 @@ struct Transcript {
     /// How many rows of each type, said or not.
     counts: Map<String, Value>,
     summaries: Vec<Value>,
+    /// Rows with text that is no Unicode, as they came.
+    raw: Vec<Value>,
     provenance: ProvenanceBuilder,
 }
 
@@ -81,6 +84,9 @@ impl SessionReader for Transcript {
     fn record(&mut self, record: &Record<'_>, _sink: &mut dyn Sink) -> Result<(), RecordError> {
         let (value, notes) = record.json()?;
         let row = Row::read(value, notes)?;
+        if notes.lone_surrogates > 0 {
+            self.raw.extend(raw(record.bytes));
+        }
         self.provenance.add(record.bytes, record.byte_offset, record.line);
         let count = self.counts.get(&row.type_name).and_then(Value::as_i64).unwrap_or(0);
         self.counts.insert(row.type_name.clone(), json!(count + 1));
@@ -115,8 +121,10 @@ impl SessionReader for Transcript {
             if is_alone {
                 // what belongs to no session's tree belongs to the only one there is
                 rollout.extra.insert("row_types".to_owned(), Value::Object(self.counts.clone()));
-                if !self.summaries.is_empty() {
-                    rollout.extra.insert("summaries".to_owned(), Value::Array(self.summaries.clone()));
+                for (key, values) in [("summaries", &self.summaries), ("raw", &self.raw)] {
+                    if !values.is_empty() {
+                        rollout.extra.insert(key.to_owned(), Value::Array(values.clone()));
+                    }
                 }
             }
             sink.rollout(rollout)?;

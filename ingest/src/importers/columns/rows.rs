@@ -26,10 +26,33 @@ struct Columns {
 
 /// The names of the interchange schema live as long as the program.
 const NAMES: [&str; 27] = [
-    "trajectory_id", "instance_id", "group_id", "run_id", "parent_trajectory_id", "status", "reward", "model", "agent",
-    "created_at", "labels", "segment_index", "segment_reasons", "finish_reason", "trainable", "weight_version", "tokens",
-    "full_loss_mask", "full_logprobs", "full_versions", "routed_experts", "routed_experts_dtype",
-    "routed_experts_layers", "routed_experts_topk", "messages", "tools", "extra_info",
+    "trajectory_id",
+    "instance_id",
+    "group_id",
+    "run_id",
+    "parent_trajectory_id",
+    "status",
+    "reward",
+    "model",
+    "agent",
+    "created_at",
+    "labels",
+    "segment_index",
+    "segment_reasons",
+    "finish_reason",
+    "trainable",
+    "weight_version",
+    "tokens",
+    "full_loss_mask",
+    "full_logprobs",
+    "full_versions",
+    "routed_experts",
+    "routed_experts_dtype",
+    "routed_experts_layers",
+    "routed_experts_topk",
+    "messages",
+    "tools",
+    "extra_info",
 ];
 
 impl Columns {
@@ -46,7 +69,11 @@ impl Columns {
             }
             let Ok(target) = wanted.field_with_name(name) else { continue };
             let array = cells::cast_to(array, target.data_type()).map_err(|error| {
-                let reason = format!("column {name} is {} and cannot be read as {}: {error}", array.data_type(), target.data_type());
+                let reason = format!(
+                    "column {name} is {} and cannot be read as {}: {error}",
+                    array.data_type(),
+                    target.data_type()
+                );
                 RecordError::refused(rule::WRONG_TYPE, reason)
             })?;
             columns.known.insert(name, array);
@@ -223,7 +250,8 @@ fn experts(columns: &Columns, row: usize) -> Result<Option<RoutedExperts>, Recor
     let (layers, top_k) = (count("routed_experts_layers")?, count("routed_experts_topk")?);
     let row_bytes = layers as usize * top_k as usize * dtype.width();
     if !bytes.len().is_multiple_of(row_bytes) {
-        let reason = format!("{} bytes of routed experts are no multiple of {layers} layers × top-{top_k}", bytes.len());
+        let reason =
+            format!("{} bytes of routed experts are no multiple of {layers} layers × top-{top_k}", bytes.len());
         return Err(refused(reason));
     }
     let rows = bytes.len() / row_bytes;

@@ -106,11 +106,11 @@ fn a_demonstration_that_has_only_history_is_read() {
 fn a_renamed_copy_is_the_same_trajectory() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
     for (importer, file) in [
-        ("swe_agent", "swe-agent/claude35_astropy-7166.traj"),
-        ("nemo_gym", "nemo-gym/tokens_blackjack.jsonl"),
+        ("swe-agent", "swe-agent/claude35_astropy-7166.traj"),
+        ("nemo-gym", "nemo-gym/tokens_blackjack.jsonl"),
         ("inspect", "inspect/scout_websearch_2025-11-07.eval"),
-        ("claude_code", "claude-code/compaction_small.jsonl"),
-        ("agent_lightning", "agent-lightning/vllm_archive_nonstream.jsonl"),
+        ("claude-code", "claude-code/compaction_small.jsonl"),
+        ("agent-lightning", "agent-lightning/vllm_archive_nonstream.jsonl"),
     ] {
         let importer = crate::importers::by_name(importer).unwrap();
         let bytes = std::fs::read(path.join(file)).unwrap();
@@ -143,6 +143,8 @@ fn chat_rows_are_read_in_every_shape() {
     assert_eq!(read.one().steps[1].flags, [flag::TOOL_CALL_ID_INFERRED]);
     let Some(read) = kept("bug-inputs/07-lone-surrogate.jsonl") else { return };
     assert_eq!(read.rollouts[0].flags, [flag::LONE_SURROGATE]);
+    assert!(read.rollouts[0].extra["raw"].as_str().unwrap().contains("\\ud83c..."), "the record as it came");
+    assert!(read.rollouts[1].flags.is_empty());
     let Some(read) = kept("bug-inputs/39-content-string-or-parts.jsonl") else { return };
     // the image became a row of its own, named in the message
     assert_eq!(read.rollouts[1].data.len(), 1);

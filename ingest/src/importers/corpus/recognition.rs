@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use super::harness::{kept, kept_files, recognised};
 use crate::importer::Confidence;
+use crate::prepare::door;
 
 /// Folders of formats that are read, and the files in them that are something else.
 const READ: [(&str, &str, &[&str]); 5] = [
     (
         "data/nemo-gym",
-        "nemo_gym",
+        "nemo-gym",
         &["blackjack_materialized_inputs", "ether0_agent_metrics", "ether0_reward_profiling", "placeholder_invalid"],
     ),
-    ("data/agent-lightning", "agent_lightning", &[]),
-    ("data/claude-code", "claude_code", &["checkpoint_metadata"]),
-    ("data/swe-agent", "swe_agent", &["all_preds", "llm_interactions"]),
+    ("data/agent-lightning", "agent-lightning", &[]),
+    ("data/claude-code", "claude-code", &["checkpoint_metadata"]),
+    ("data/swe-agent", "swe-agent", &["all_preds", "llm_interactions"]),
     ("data/inspect", "inspect", &[]),
 ];
 
@@ -61,6 +62,15 @@ fn formats_without_an_importer_are_not_mistaken_for_one_that_has() {
 }
 
 #[test]
+fn transcripts_of_other_agents_are_not_mistaken_for_claude_codes() {
+    for name in kept_files("data/other-agents") {
+        let Some(read) = kept(&name) else { return };
+        // one of them writes plain chat messages
+        assert_eq!(read.format, name.contains("hermes").then_some("chat"), "{name}");
+    }
+}
+
+#[test]
 fn prompt_sets_are_no_rollouts() {
     for name in kept_files("data/prompts") {
         let Some(read) = kept(&name) else { return };
@@ -68,6 +78,22 @@ fn prompt_sets_are_no_rollouts() {
         let expected = name.contains("azure_finetune").then_some("chat");
         assert_eq!(read.format, expected, "{name}");
     }
+}
+
+#[test]
+fn what_importers_give_passes_the_door() {
+    let mut passed = 0;
+    for name in kept_files("data").into_iter().chain(kept_files("bug-inputs")) {
+        let Some(read) = kept(&name) else { return };
+        for mut rollout in read.rollouts {
+            if let Err(refusal) = door::check(&mut rollout) {
+                panic!("{name}, {}: {}", rollout.trajectory_id, refusal.reason);
+            }
+            assert_eq!(rollout.steps[0].boundary_reasons.first().map(String::as_str), Some("initial"), "{name}");
+            passed += 1;
+        }
+    }
+    assert!(passed == 0 || passed > 300, "{passed}");
 }
 
 #[test]

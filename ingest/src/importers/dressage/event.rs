@@ -175,7 +175,10 @@ fn merge(open: &mut Open, (from, status): Headed) {
 
 /// A step event's object as a step. Besides the keys of a segment it may have `n_output_tokens`, `n_context_messages`,
 /// `lineage_id`, `lineage_index`, `base_step`, `route`, `boundary`, `boundary_reasons`, `model` and `usage`.
-fn step_of(line: SegmentLine<'_>, data: &mut Vec<dressage_schemas::message::Content>) -> Result<RolloutStep, RecordError> {
+fn step_of(
+    line: SegmentLine<'_>,
+    data: &mut Vec<dressage_schemas::message::Content>,
+) -> Result<RolloutStep, RecordError> {
     let given_index = line.segment_index;
     let created_at = micros(line.created_at.as_ref());
     let mut segment = segment_of(line)?;

@@ -311,12 +311,14 @@ mod tests {
             assert_eq!(mask.bad, Some((6, "2".to_owned())));
         }
         let text = "[-0.5, null, 0, -1e-3]";
-        for logprobs in [serde_json::from_str::<Logprobs>(text).unwrap(), sonic_rs::from_str::<Logprobs>(text).unwrap()] {
+        for logprobs in [serde_json::from_str::<Logprobs>(text).unwrap(), sonic_rs::from_str::<Logprobs>(text).unwrap()]
+        {
             assert_eq!(&logprobs.0[2..], &[0.0, -1e-3]);
             assert!(logprobs.0[1].is_nan());
         }
         let text = r#"["-1", "-1", 7, "7", null]"#;
-        for versions in [serde_json::from_str::<Versions>(text).unwrap(), sonic_rs::from_str::<Versions>(text).unwrap()] {
+        for versions in [serde_json::from_str::<Versions>(text).unwrap(), sonic_rs::from_str::<Versions>(text).unwrap()]
+        {
             assert_eq!(versions.0.0, [("-1".into(), 2), ("7".into(), 2), ("unknown".into(), 1)]);
         }
     }

@@ -90,7 +90,9 @@ impl<'de> SegmentLine<'de> {
             "turn_id" => self.turn_id = id(map)?,
             "finish_reason" => self.finish_reason = map.next_value()?,
             "trainable" => self.trainable = map.next_value()?,
-            "weight_version" => self.weight_version = map.next_value::<Option<Version<'de>>>()?.map(|v| v.0.into_owned()),
+            "weight_version" => {
+                self.weight_version = map.next_value::<Option<Version<'de>>>()?.map(|v| v.0.into_owned())
+            }
             "tokens" | "token_ids" => self.tokens = map.next_value()?,
             "full_loss_mask" | "loss_mask" => self.mask = map.next_value()?,
             "full_logprobs" | "logprobs" => self.logprobs = map.next_value()?,

@@ -36,7 +36,8 @@ impl Importer for Dressage {
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {
         // a long first line may be cut by the sniffing; its first keys are enough
-        let whole = sniff.has("trajectory_id") && (sniff.has("segments") || !sniff.complete && sniff.has("instance_id"));
+        let whole =
+            sniff.has("trajectory_id") && (sniff.has("segments") || !sniff.complete && sniff.has("instance_id"));
         if sniff.is_json() && whole && !is_event(sniff) { Confidence::Certain } else { Confidence::No }
     }
 

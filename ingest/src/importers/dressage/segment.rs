@@ -107,11 +107,16 @@ fn reasons_in(extra: &Map<String, Value>) -> Vec<String> {
 }
 
 /// Chunks of routed experts as they stand in JSON, with the shape where the line gives one.
-pub(crate) fn experts_of(chunks: Vec<Chunk<'_>>, layers: u32, top_k: u32) -> Result<Option<RoutedExperts>, RecordError> {
+pub(crate) fn experts_of(
+    chunks: Vec<Chunk<'_>>,
+    layers: u32,
+    top_k: u32,
+) -> Result<Option<RoutedExperts>, RecordError> {
     let refused = |reason: String| RecordError::refused(rule::ROUTED_EXPERTS_SHAPE, reason);
     let Some(first) = chunks.first() else { return Ok(None) };
-    let dtype = ExpertDtype::parse(&first.dtype)
-        .ok_or_else(|| refused(format!("routed experts of dtype {}, known are uint8, uint16 and int32", first.dtype)))?;
+    let dtype = ExpertDtype::parse(&first.dtype).ok_or_else(|| {
+        refused(format!("routed experts of dtype {}, known are uint8, uint16 and int32", first.dtype))
+    })?;
     let mut experts = RoutedExperts { chunks: Vec::with_capacity(chunks.len()), dtype, layers, top_k, rows: 0 };
     for (index, chunk) in chunks.iter().enumerate() {
         if chunk.dtype != dtype.as_str() {

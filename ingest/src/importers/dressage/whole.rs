@@ -49,9 +49,9 @@ fn rollout_of(line: WholeLine<'_>, notes: Notes, record: &Record<'_>) -> Result<
         rollout.flags.push(flag::LONE_SURROGATE);
         rollout.extra.insert("raw_hex".to_owned(), Value::String(hex(record.bytes)));
     }
-    let segments = line.segments.ok_or_else(|| {
-        of_trajectory(RecordError::refused(rule::MISSING_FIELD, "the trajectory has no `segments`"))
-    })?;
+    let segments = line
+        .segments
+        .ok_or_else(|| of_trajectory(RecordError::refused(rule::MISSING_FIELD, "the trajectory has no `segments`")))?;
     rollout.steps_known = false;
     rollout.extent = i64::try_from(segments.len()).unwrap_or(i64::MAX);
     for (position, segment) in segments.into_iter().enumerate() {
@@ -153,9 +153,11 @@ pub(crate) fn segment_of(line: SegmentLine<'_>) -> Result<Segment, RecordError> 
         let reason = format!("the loss mask has {value} at position {position}; only 0 and 1 are masks");
         return Err(RecordError::refused(rule::MASK_VALUE, reason));
     }
-    let segment_index = line.segment_index.map(i32::try_from).transpose().map_err(|_| {
-        RecordError::refused(rule::SEGMENT_INDICES, "a segment_index is no 32-bit number")
-    })?;
+    let segment_index = line
+        .segment_index
+        .map(i32::try_from)
+        .transpose()
+        .map_err(|_| RecordError::refused(rule::SEGMENT_INDICES, "a segment_index is no 32-bit number"))?;
     let (layers, top_k) = shape_of(&line.layers, &line.top_k, &mut extra);
     Ok(Segment {
         segment_index,

@@ -56,7 +56,7 @@ impl Importer for InspectEval {
 
 impl Importer for InspectJson {
     fn name(&self) -> &'static str {
-        "inspect_json"
+        "inspect-json"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {

@@ -105,6 +105,16 @@ fn a_rewritten_history_is_a_mismatch_in_another_turn_and_a_rewrite_in_the_same()
 }
 
 #[test]
+fn a_branch_in_another_turn_needs_no_reason_but_being_one() {
+    let mut finder = Finder::default();
+    let prompts = [keys(&["a"]), keys(&["a", "b", "c"]), keys(&["a", "b", "x"])];
+    finder.place(&Call { prompt: &prompts[0], reply: &keys(&["b"]), turn: Some("t1"), ..Call::default() });
+    finder.place(&Call { prompt: &prompts[1], reply: &keys(&["d"]), turn: Some("t2"), ..Call::default() });
+    let placed = finder.place(&Call { prompt: &prompts[2], turn: Some("t3"), ..Call::default() });
+    assert_eq!((placed.route, placed.reasons.as_slice()), (Route::Branch, &["initial"][..]));
+}
+
+#[test]
 fn a_stated_cause_replaces_the_guess() {
     let mut finder = Finder::default();
     place(&mut finder, &["a"], "b");

@@ -5,9 +5,8 @@ use std::collections::HashSet;
 use arrow::array::{Array, LargeBinaryArray, LargeStringArray, RecordBatch, StringArray};
 use dressage_schemas::Table;
 use dressage_schemas::message::{Content, ContentKind};
-use futures::TryStreamExt;
 
-use super::Severity;
+use super::{Severity, for_each_batch};
 use super::ledger::Ledger;
 use crate::error::Result;
 use crate::physical::{row_addresses, typed};
@@ -25,11 +24,9 @@ pub(super) async fn check(snapshot: &Snapshot, payload: bool, ledger: &mut Ledge
     let mut stored: HashSet<u128> = HashSet::new();
     let mut old: HashSet<u128> = HashSet::new();
     let options = if payload { ScanOptions::default() } else { ScanOptions::columns(["content_hash"]) };
-    let mut rows = snapshot.scan(T, options.with_row_address()).await?;
-    while let Some(batch) = rows.try_next().await? {
-        ledger.count_rows(T, batch.num_rows());
-        let hashes: &StringArray = typed(T, &batch, "content_hash")?;
-        let addresses = row_addresses(T, &batch)?;
+    for_each_batch(snapshot, T, &options.with_row_address(), ledger, |batch, ledger| {
+        let hashes: &StringArray = typed(T, batch, "content_hash")?;
+        let addresses = row_addresses(T, batch)?;
         for row in 0..batch.num_rows() {
             let Ok(bits) = u128::from_str_radix(hashes.value(row), 16) else {
                 let name = || format!("{:?}", hashes.value(row));
@@ -41,10 +38,9 @@ pub(super) async fn check(snapshot: &Snapshot, payload: bool, ledger: &mut Ledge
                 old.insert(bits);
             }
         }
-        if payload {
-            verify(&batch, ledger)?;
-        }
-    }
+        if payload { verify(batch, ledger) } else { Ok(()) }
+    })
+    .await?;
     let missing: Vec<u128> = ledger.referenced.difference(&stored).copied().collect();
     for bits in missing {
         let what = "a step names a message that is not stored; ingest its source again under a new run";

@@ -13,11 +13,14 @@ mod trajectories;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dressage_schemas::Table;
+use arrow::array::RecordBatch;
+use dressage_schemas::{ErrorKind, Table};
+use futures::TryStreamExt;
 use serde::Serialize;
 
 use crate::error::Result;
 use crate::lake::{Lake, now_micros};
+use crate::scan::ScanOptions;
 use crate::snapshot::Snapshot;
 use ledger::{Ages, Ledger};
 
@@ -124,6 +127,39 @@ pub async fn check(lake: &Lake, options: &CheckOptions) -> Result<CheckReport> {
     report.bytes_verified = ledger.bytes_verified;
     report.problems = ledger.into_problems();
     Ok(report)
+}
+
+/// Takes every batch of a table to `look`, fragment by fragment: one that cannot be read is a problem of its own, and
+/// the rest is looked at all the same. What may pass by itself (an outage) is an error of the check.
+async fn for_each_batch(
+    snapshot: &Snapshot,
+    table: Table,
+    options: &ScanOptions,
+    ledger: &mut Ledger,
+    mut look: impl FnMut(&RecordBatch, &mut Ledger) -> Result<()>,
+) -> Result<()> {
+    for fragment in snapshot.fragments(table) {
+        let options = ScanOptions { fragments: Some(vec![fragment.id]), ..options.clone() };
+        let mut rows = snapshot.scan(table, options).await?;
+        loop {
+            match rows.try_next().await {
+                Ok(Some(batch)) => {
+                    ledger.count_rows(table, batch.num_rows());
+                    look(&batch, ledger)?;
+                }
+                Ok(None) => break,
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => return Err(error),
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                    let what = "files are lost or damaged; restore them, or ingest their sources again under a new run";
+                    let name = || format!("fragment {}: {error}: {cause}", fragment.id);
+                    ledger.note(Severity::Damage, "unreadable", table, name, what);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Rows that say again what another row says.

@@ -4,9 +4,8 @@ use arrow::array::{Array, Int32Array, Int64Array, LargeBinaryArray, ListArray, R
 use dressage_codec::Header;
 use dressage_schemas::Table;
 use dressage_schemas::tables::steps::PAYLOAD_COLUMNS;
-use futures::TryStreamExt;
 
-use super::Severity;
+use super::{Severity, for_each_batch};
 use super::ledger::Ledger;
 use crate::door;
 use crate::error::{Error, Result};
@@ -26,15 +25,12 @@ pub(super) async fn check(snapshot: &Snapshot, payload: bool, ledger: &mut Ledge
         let scalar = ["trajectory_key", "write_id", "step_index", "n_context_tokens", "n_output_tokens", "messages", "tools"];
         scalar.map(str::to_owned).to_vec()
     };
-    let mut rows = snapshot.scan(T, ScanOptions::columns(columns).with_row_address()).await?;
-    while let Some(batch) = rows.try_next().await? {
-        ledger.count_rows(T, batch.num_rows());
-        tally(&batch, ledger)?;
-        if payload {
-            verify(&batch, ledger)?;
-        }
-    }
-    Ok(())
+    let options = ScanOptions::columns(columns).with_row_address();
+    for_each_batch(snapshot, T, &options, ledger, |batch, ledger| {
+        tally(batch, ledger)?;
+        if payload { verify(batch, ledger) } else { Ok(()) }
+    })
+    .await
 }
 
 fn tally(batch: &RecordBatch, ledger: &mut Ledger) -> Result<()> {

@@ -1,0 +1,106 @@
+//! Runs `tests/slt/*.slt`: what views and functions give, written so that a person who trains can read and extend it.
+//!
+//! Each file runs over the fixture (see `fixture.rs` for its trajectories), in a session of its own.
+//! `SLT_COMPLETE=1` writes the results found into the files; look at the difference before keeping it.
+
+use std::path::{Path, PathBuf};
+
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::DataType;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use dressage_segmenter::{Error, Outcome, Session};
+use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
+
+use crate::fixture::{chain, lake, session};
+
+/// A session as the runner wants it.
+struct Database(Session);
+
+/// An error with its causes in one line, so that a file can expect any of them.
+#[derive(Debug)]
+struct Failed(String);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+#[async_trait::async_trait]
+impl AsyncDB for Database {
+    type Error = Failed;
+    type ColumnType = DefaultColumnType;
+
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Failed> {
+        let mut output = DBOutput::StatementComplete(0);
+        let failed = |e: Error| Failed(chain(&e));
+        for statement in self.0.parse(sql).map_err(failed)? {
+            let Outcome::Rows(query) = self.0.execute(statement).await.map_err(failed)? else { continue };
+            let types = query.schema().fields().iter().map(|f| column_type(f.data_type())).collect();
+            let mut rows = Vec::new();
+            for batch in query.collect().await.map_err(failed)? {
+                let columns: Vec<Vec<String>> = batch.columns().iter().map(cells).collect();
+                rows.extend((0..batch.num_rows()).map(|r| columns.iter().map(|c| c[r].clone()).collect::<Vec<_>>()));
+            }
+            output = DBOutput::Rows { types, rows };
+        }
+        Ok(output)
+    }
+
+    async fn shutdown(&mut self) {}
+
+    fn engine_name(&self) -> &str {
+        "dressage"
+    }
+}
+
+fn column_type(data_type: &DataType) -> DefaultColumnType {
+    match data_type {
+        t if t.is_integer() => DefaultColumnType::Integer,
+        t if t.is_floating() => DefaultColumnType::FloatingPoint,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => DefaultColumnType::Text,
+        _ => DefaultColumnType::Any,
+    }
+}
+
+/// Cells as text: NULL for null, (empty) for an empty text, blanks as `·` since the runner splits at them.
+fn cells(column: &ArrayRef) -> Vec<String> {
+    let options = FormatOptions::default().with_null("NULL");
+    let formatter = ArrayFormatter::try_new(column.as_ref(), &options).unwrap();
+    (0..column.len())
+        .map(|row| match formatter.value(row).to_string() {
+            text if text.is_empty() && column.is_valid(row) => "(empty)".to_owned(),
+            text => text.replace('\n', "⏎"),
+        })
+        .collect()
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "slt"));
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_slt_file_holds() {
+    let files = files();
+    assert!(files.len() >= 4, "the .slt files are missing");
+    for file in files {
+        let mut runner = Runner::new(|| async { Ok(Database(session(&lake()))) });
+        if std::env::var_os("SLT_COMPLETE").is_some() {
+            let (normalizer, validator) = (sqllogictest::default_normalizer, sqllogictest::default_validator);
+            runner
+                .update_test_file(&file, "\t", validator, normalizer, sqllogictest::default_column_validator)
+                .await
+                .unwrap();
+            continue;
+        }
+        if let Err(error) = runner.run_file_async(&file).await {
+            panic!("{}: {}", file.display(), error.display(false));
+        }
+    }
+}

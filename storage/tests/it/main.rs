@@ -1,0 +1,9 @@
+//! Stores from outside: what a user of this crate may rely on, on memory and on a local disk. The same suite runs on
+//! an S3 service from the root package's tests.
+
+mod crash;
+mod damage;
+mod doctor;
+mod golden;
+mod refusals;
+mod stores;
