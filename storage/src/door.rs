@@ -3,7 +3,9 @@
 //! `n_context_tokens + n_output_tokens` is the number of tokens; `token_ids`, `logprobs`, `mask_spans` and
 //! `version_spans` must agree with it wherever they are present. Text-only steps have none of them.
 
-use arrow::array::{Array, BooleanArray, Int32Array, Int64Array, LargeBinaryArray, ListArray, RecordBatch, StringArray, StructArray};
+use arrow::array::{
+    Array, BooleanArray, Int32Array, Int64Array, LargeBinaryArray, ListArray, RecordBatch, StringArray, StructArray,
+};
 use dressage_codec::Header;
 use dressage_schemas::Table;
 use dressage_schemas::ids::TrajectoryKey;

@@ -94,7 +94,9 @@ pub enum Error {
         uri: String,
     },
     /// The store was made by a newer release.
-    #[error("the store at {uri} has schema version {found}, this release reads up to {supported}; use a newer dressage")]
+    #[error(
+        "the store at {uri} has schema version {found}, this release reads up to {supported}; use a newer dressage"
+    )]
     SchemaTooNew {
         /// Where.
         uri: String,
@@ -104,7 +106,9 @@ pub enum Error {
         supported: u32,
     },
     /// The store was made by an older release whose tables need a change first.
-    #[error("the store at {uri} has schema version {found}, this release writes {supported}; run `dressage store migrate`")]
+    #[error(
+        "the store at {uri} has schema version {found}, this release writes {supported}; run `dressage store migrate`"
+    )]
     SchemaTooOld {
         /// Where.
         uri: String,
@@ -370,11 +374,31 @@ fn kind_of_text(text: &str) -> ErrorKind {
     let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
     if any(&["no space left", "quota"]) {
         ErrorKind::Exhausted
-    } else if any(&["access denied", "accessdenied", "invalidaccesskeyid", "signaturedoesnotmatch", "permission denied"]) {
+    } else if any(&[
+        "access denied",
+        "accessdenied",
+        "invalidaccesskeyid",
+        "signaturedoesnotmatch",
+        "permission denied",
+    ]) {
         ErrorKind::Invalid
     } else if any(&[
-        "connect", "connection", "reset", "timed out", "timeout", "503", "500", "502", "504", "slowdown", "slow down",
-        "broken pipe", "unavailable", "error sending request", "incompletemessage", "dns",
+        "connect",
+        "connection",
+        "reset",
+        "timed out",
+        "timeout",
+        "503",
+        "500",
+        "502",
+        "504",
+        "slowdown",
+        "slow down",
+        "broken pipe",
+        "unavailable",
+        "error sending request",
+        "incompletemessage",
+        "dns",
     ]) {
         ErrorKind::Unavailable
     } else if any(&["not found", "no such file"]) {

@@ -1,7 +1,7 @@
 //! A documented seam for crash tests: `DRESSAGE_FAULT=after:steps` makes the process die at that point of a commit.
 //!
-//! Points are `before:<table>` and `after:<table>` of each table's commit, and `written:<table>` between writing a
-//! table's data files and committing them. `after:steps:3` dies at the third time. The process ends as by a kill:
+//! Points are `written:<table>`, between writing a table's data files and committing them, and `after:<table>`, after
+//! that commit. `after:steps:3` dies at the third time. The process ends as by a kill:
 //! no destructor runs, nothing is flushed.
 
 use std::sync::OnceLock;

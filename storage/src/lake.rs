@@ -160,11 +160,7 @@ impl Lake {
         let dataset = self.latest(Table::Trajectories).await?;
         let store = dataset.object_store(None).await.map_err(|e| Error::table("open", Table::Trajectories, e))?;
         let stats = store.io_stats_snapshot();
-        Ok(IoStats {
-            read_requests: stats.read_iops,
-            read_bytes: stats.read_bytes,
-            written_bytes: stats.written_bytes,
-        })
+        Ok(IoStats { read_requests: stats.read_iops, read_bytes: stats.read_bytes, written_bytes: stats.written_bytes })
     }
 
     pub(crate) fn retry_limit(&self) -> RetryLimit {
@@ -188,6 +184,14 @@ impl Lake {
                 Ok(fresh)
             })
             .await
+    }
+
+    /// Some version of a table: for what does not depend on which, without asking the store for the newest.
+    pub(crate) async fn any(&self, table: Table) -> Result<Arc<Dataset>> {
+        match self.handle(table) {
+            Some(known) => Ok(known),
+            None => self.latest(table).await,
+        }
     }
 
     /// One version of a table.

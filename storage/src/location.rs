@@ -127,7 +127,8 @@ impl Location {
         match self {
             Self::Local(path) => {
                 let store = LocalFileSystem::new().with_fsync(settings.local_fsync);
-                let root = Path::from_absolute_path(path).map_err(|e| Error::object("open", self.display(), e.into()))?;
+                let root =
+                    Path::from_absolute_path(path).map_err(|e| Error::object("open", self.display(), e.into()))?;
                 Ok((Arc::new(store), root))
             }
             Self::S3 { bucket, prefix } => {
@@ -236,10 +237,7 @@ mod tests {
 
     #[test]
     fn uris_are_read_as_typed() {
-        assert_eq!(
-            Location::parse("s3://b/p/q/").unwrap(),
-            Location::S3 { bucket: "b".into(), prefix: "p/q".into() }
-        );
+        assert_eq!(Location::parse("s3://b/p/q/").unwrap(), Location::S3 { bucket: "b".into(), prefix: "p/q".into() });
         assert_eq!(Location::parse("memory://t1").unwrap(), Location::Memory("t1".into()));
         assert_eq!(Location::parse("file:///tmp/a%20b").unwrap(), Location::Local("/tmp/a b".into()));
         for refused in ["", "gs://b/p", "s3:///p", "memory://", "memory://a/b"] {

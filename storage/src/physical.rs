@@ -86,7 +86,12 @@ pub(crate) fn to_physical(table: Table, batch: &RecordBatch) -> Result<RecordBat
 
 /// A batch read from a table, under the logical fields of `columns`, in that order. `row_address` keeps that column
 /// at the end.
-pub(crate) fn to_logical(table: Table, batch: &RecordBatch, columns: &[String], row_address: bool) -> Result<RecordBatch> {
+pub(crate) fn to_logical(
+    table: Table,
+    batch: &RecordBatch,
+    columns: &[String],
+    row_address: bool,
+) -> Result<RecordBatch> {
     let schema = logical_projection(table, columns, row_address)?;
     let mut arrays: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
     for field in schema.fields() {
@@ -162,18 +167,16 @@ fn payload_hashes(batch: &RecordBatch) -> Result<Int64Array> {
 
 /// A column of a batch, by name.
 pub(crate) fn column<'a>(table: Table, batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
-    batch
-        .column_by_name(name)
-        .ok_or_else(|| Error::BatchShape { table, detail: format!("column {name:?} is missing") })
+    batch.column_by_name(name).ok_or_else(|| Error::BatchShape { table, detail: format!("column {name:?} is missing") })
 }
 
 /// A column of a batch as the array type that its schema promises.
 pub(crate) fn typed<'a, A: 'static>(table: Table, batch: &'a RecordBatch, name: &str) -> Result<&'a A> {
     let column = column(table, batch, name)?;
-    column.as_any().downcast_ref::<A>().ok_or_else(|| Error::BatchShape {
-        table,
-        detail: format!("column {name:?} has type {}", column.data_type()),
-    })
+    column
+        .as_any()
+        .downcast_ref::<A>()
+        .ok_or_else(|| Error::BatchShape { table, detail: format!("column {name:?} has type {}", column.data_type()) })
 }
 
 /// A `LargeBinary` column.

@@ -98,7 +98,8 @@ impl S3Settings {
             access_key_id: get(&["AWS_ACCESS_KEY_ID"]),
             secret_access_key: Secret::new(get(&["AWS_SECRET_ACCESS_KEY"]).unwrap_or_default()),
             session_token: Secret::new(get(&["AWS_SESSION_TOKEN"]).unwrap_or_default()),
-            allow_http: get(&["AWS_ALLOW_HTTP"]).is_some_and(|v| matches!(v.to_lowercase().as_str(), "1" | "true" | "yes")),
+            allow_http: get(&["AWS_ALLOW_HTTP"])
+                .is_some_and(|v| matches!(v.to_lowercase().as_str(), "1" | "true" | "yes")),
             path_style: get(&["AWS_S3_PATH_STYLE", "AWS_S3_FORCE_PATH_STYLE"])
                 .map(|v| matches!(v.to_lowercase().as_str(), "1" | "true" | "yes")),
         }

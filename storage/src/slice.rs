@@ -66,8 +66,10 @@ impl RoutedExperts {
     /// # Errors
     /// `Invalid` for a range outside the value, `Corrupt` for damaged frames.
     pub async fn slice(&self, rows: Range<usize>, layers: Range<usize>) -> Result<Routes> {
-        let frames = self.header.frame_ranges(rows.clone(), layers.clone()).map_err(|e| {
-            Error::Setting { setting: "slice of routed experts", value: e.to_string(), expected: "inside the value" }
+        let frames = self.header.frame_ranges(rows.clone(), layers.clone()).map_err(|e| Error::Setting {
+            setting: "slice of routed experts",
+            value: e.to_string(),
+            expected: "inside the value",
         })?;
         let wanted: Vec<Range<u64>> = frames.iter().map(|f| f.bytes.clone()).collect();
         // neighbouring frames come in one request: the client joins adjacent ranges
@@ -76,7 +78,9 @@ impl RoutedExperts {
         let mut decoder = Decoder::new().map_err(|e| damaged(&e))?;
         let mut fetched = read.iter();
         decoder
-            .decode_frames(&self.header, rows, layers, self.header.layout().dtype, |_| fetched.next().map(|b| b.as_ref()))
+            .decode_frames(&self.header, rows, layers, self.header.layout().dtype, |_| {
+                fetched.next().map(|b| b.as_ref())
+            })
             .map_err(|e| damaged(&e))
     }
 }

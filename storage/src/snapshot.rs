@@ -165,10 +165,7 @@ impl Snapshot {
     /// The parts of a table, for reading them apart.
     pub fn fragments(&self, table: Table) -> Vec<FragmentInfo> {
         let Some(dataset) = self.tables.get(&table) else { return Vec::new() };
-        dataset
-            .iter_fragments()
-            .map(|f| FragmentInfo { id: f.id, row_count: f.num_rows().unwrap_or(0) })
-            .collect()
+        dataset.iter_fragments().map(|f| FragmentInfo { id: f.id, row_count: f.num_rows().unwrap_or(0) }).collect()
     }
 
     /// Reads a table. Columns that are not asked for are not read from the store.

@@ -84,7 +84,11 @@ pub fn rows(run: &str, number: u64, revision: i32, write_id: i64, shape: Shape) 
             weight_version: Some(format!("v{}", number % 3)),
             trainable: true,
             created_at: Some(1_700_000_000_000_000 + number as i64),
-            messages: if first { vec![system.content_hash.clone(), reply.content_hash.clone()] } else { vec![reply.content_hash.clone()] },
+            messages: if first {
+                vec![system.content_hash.clone(), reply.content_hash.clone()]
+            } else {
+                vec![reply.content_hash.clone()]
+            },
             n_context_messages: i32::from(first),
             ..StepRow::default()
         };
@@ -208,7 +212,9 @@ pub fn group(all: &[Rows]) -> Result<WriteGroup, arrow::error::ArrowError> {
     let steps: Vec<StepRow> = all.iter().flat_map(|r| r.steps.clone()).collect();
     Ok(WriteGroup {
         contents: Some(contents::batch(&flat(|r| &r.contents))?),
-        weight_versions: Some(weight_versions::batch(&all.iter().flat_map(|r| r.versions.clone()).collect::<Vec<_>>())?),
+        weight_versions: Some(weight_versions::batch(
+            &all.iter().flat_map(|r| r.versions.clone()).collect::<Vec<_>>(),
+        )?),
         steps: vec![steps::batch(&steps)?],
         rewards: Some(rewards::batch(&all.iter().map(|r| r.reward.clone()).collect::<Vec<_>>())?),
         quarantine: None,

@@ -25,7 +25,8 @@ pub(super) async fn compaction_keeps_every_byte(settings: &StoreSettings) -> Out
         writer.commit().await?;
     }
     let before = lake.snapshot(None).await?;
-    let steps_before = sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
+    let steps_before =
+        sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
     holds("there is something to join", before.fragments(Table::Steps).len() == 6)?;
     let report = compact(&lake, &CompactOptions::default()).await?;
     holds("steps were joined", report.tables.iter().any(|t| t.table == "steps" && t.fragments_added == 1))?;
@@ -33,16 +34,34 @@ pub(super) async fn compaction_keeps_every_byte(settings: &StoreSettings) -> Out
     let reopened = Lake::open(below(settings, "compact")).await?;
     let after = reopened.snapshot(None).await?;
     same("fragments of steps", &after.fragments(Table::Steps).len(), &1)?;
-    let steps_after = sorted(&all_rows(&after, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
+    let steps_after =
+        sorted(&all_rows(&after, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
     same("steps", &steps_after, &steps_before)?;
-    let pinned = sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
+    let pinned =
+        sorted(&all_rows(&before, Table::Steps, ScanOptions::default()).await?, &["trajectory_key", "step_index"])?;
     same("steps of a reader that was there before", &pinned, &steps_before)?;
     let found = check(&reopened, &CheckOptions::default()).await?;
     same("what a check finds afterwards", &found.problems, &Vec::new())?;
-    // the index made by compaction finds rows
-    let filter = "trajectory_id = 'traj-00007'";
-    let one = all_rows(&after, Table::Trajectories, ScanOptions::columns(["run_id"]).filter(filter)).await?;
-    same("rows found by id", &one.num_rows(), &1)
+    // look-ups go through the index that compaction made, and through the one that it extends
+    for round in 0..2 {
+        let newest = reopened.snapshot(None).await?;
+        for (table, column) in crate::index::INDEXED {
+            let open = crate::index::unindexed_rows(newest.dataset(table)?, table, column).await?;
+            same(&format!("rows of {table} without an index on {column}"), &open, &0)?;
+        }
+        let filter = "trajectory_id = 'traj-00007'";
+        let options = ScanOptions::columns(["run_id", "trajectory_key"]).filter(filter);
+        let one = all_rows(&newest, Table::Trajectories, options).await?;
+        same("rows found by id", &one.num_rows(), &(1 + round))?;
+        let key: &arrow::array::Int64Array = crate::physical::typed(Table::Trajectories, &one, "trajectory_key")?;
+        let filter = format!("trajectory_key = {}", key.value(0));
+        let steps = all_rows(&newest, Table::Steps, ScanOptions::columns(["step_index"]).filter(filter)).await?;
+        same("steps found by key", &steps.num_rows(), &2)?;
+        load::append(&mut writer, &format!("again{round}"), 0..12, Shape { steps: 2, ..Shape::default() }).await?;
+        writer.commit().await?;
+        compact(&reopened, &CompactOptions::default()).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn snapshots_are_found_by_id_tag_and_time(settings: &StoreSettings) -> Outcome {
@@ -148,5 +167,8 @@ pub(super) async fn leftovers_are_found_and_removed(settings: &StoreSettings) ->
     let summary = info(&lake).await?;
     let steps = summary.tables.iter().find(|t| t.table == "steps");
     same("live and deleted steps", &steps.map(|t| (t.rows, t.rows_deleted)), &Some((9, 0)))?;
-    holds("live bytes are counted, blobs included", steps.is_some_and(|t| t.bytes_live > 0 && t.bytes_live <= t.bytes_stored))
+    holds(
+        "live bytes are counted, blobs included",
+        steps.is_some_and(|t| t.bytes_live > 0 && t.bytes_live <= t.bytes_stored),
+    )
 }

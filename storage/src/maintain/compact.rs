@@ -8,9 +8,9 @@ use lance::dataset::optimize::{CompactionOptions, commit_compaction, plan_compac
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::index;
 use crate::lake::Lake;
 use crate::writer::commit::flush_fragments;
-use crate::index;
 
 /// How far to go.
 #[derive(Debug, Clone)]

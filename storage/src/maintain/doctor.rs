@@ -121,7 +121,9 @@ async fn write_and_clock(lake: &Lake) -> Finding {
     let skew = probe_time(opened.objects.as_ref(), &key).await;
     let after = now_micros();
     match skew {
-        Err(e) => Finding::failed(CHECK, &e, "reading works without it; to write, grant put, get and delete on the prefix"),
+        Err(e) => {
+            Finding::failed(CHECK, &e, "reading works without it; to write, grant put, get and delete on the prefix")
+        }
         Ok(stamp) => {
             // services give whole seconds
             let early = (before / 1_000_000) * 1_000_000 - stamp;
@@ -163,8 +165,9 @@ async fn conditional_writes(lake: &Lake) -> Finding {
                 );
                 Finding::new(CHECK, FindingStatus::Ok, detail)
             }
-            Some(broken) => Finding::new(CHECK, FindingStatus::Failed, broken)
-                .advise("stop all writers: rows may be lost without an error; move the store to one that honours If-None-Match"),
+            Some(broken) => Finding::new(CHECK, FindingStatus::Failed, broken).advise(
+                "stop all writers: rows may be lost without an error; move the store to one that honours If-None-Match",
+            ),
         },
     }
 }

@@ -115,7 +115,8 @@ pub(crate) async fn list_objects(lake: &Lake, table: Table) -> Result<BTreeMap<S
     let data = dataset.data_dir();
     let base = data.as_ref().strip_suffix("/data").unwrap_or(data.as_ref()).to_owned();
     // parsed, not built: the path is encoded already, and `from` would encode it again
-    let prefix = object_store::path::Path::parse(base.as_str()).map_err(|e| Error::object("list", base.clone(), e.into()))?;
+    let prefix =
+        object_store::path::Path::parse(base.as_str()).map_err(|e| Error::object("list", base.clone(), e.into()))?;
     let mut listed = store.inner.list(Some(&prefix));
     let mut objects = BTreeMap::new();
     while let Some(meta) = listed.try_next().await.map_err(|e| Error::object("list", base.clone(), e))? {

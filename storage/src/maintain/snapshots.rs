@@ -52,8 +52,8 @@ pub async fn create(snapshot: &Snapshot, tag: Option<&str>) -> Result<NamedSnaps
         .collect();
     let named =
         NamedSnapshot { snapshot_id: taken + 1, created_at: now_micros(), tag: tag.map(str::to_owned), versions };
-    let json = serde_json::to_string(&named.versions)
-        .map_err(|e| Error::BatchShape { table: T, detail: e.to_string() })?;
+    let json =
+        serde_json::to_string(&named.versions).map_err(|e| Error::BatchShape { table: T, detail: e.to_string() })?;
     let row = SnapshotRow {
         snapshot_id: named.snapshot_id,
         created_at: named.created_at,
@@ -90,9 +90,7 @@ pub(crate) async fn find(lake: &Lake, as_of: &AsOf) -> Result<BTreeMap<Table, u6
         AsOf::Tag(tag) => s.tag.as_deref() == Some(tag),
         AsOf::Time(_) => false,
     });
-    found
-        .map(NamedSnapshot::table_versions)
-        .ok_or_else(|| Error::SnapshotMissing { as_of: as_of.to_string() })
+    found.map(NamedSnapshot::table_versions).ok_or_else(|| Error::SnapshotMissing { as_of: as_of.to_string() })
 }
 
 fn read(found: &RecordBatch) -> Result<Vec<NamedSnapshot>> {

@@ -1,5 +1,6 @@
 //! The commit of a group, table by table in the order of `Table::ALL`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use lance::dataset::transaction::{Operation, Transaction};
 use lance::dataset::{CommitBuilder, InsertBuilder, WriteMode};
 use lance_table::format::Fragment;
 
-use super::{CommitReceipt, LakeWriter, weight_versions};
+use super::fence::Fence;
+use super::step_stream::StepStream;
+use super::{CommitReceipt, weight_versions};
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::fault;
@@ -21,60 +24,55 @@ use crate::physical;
 /// Attempts at one table before the wait between them is ours instead of the table format's.
 const COMMIT_CONFLICTS_MAX: u32 = 1_000;
 
-impl LakeWriter {
-    /// Commits what is pending; nothing where nothing is.
-    pub(super) async fn commit_group(&mut self) -> Result<CommitReceipt> {
-        // a store that began to lie since the last commit is found before anything more is trusted to it
-        self.fence.verify(&self.lake).await?;
-        let mut receipt = CommitReceipt::default();
-        if self.oldest_pending.is_none() {
-            return Ok(receipt);
-        }
-        for table in Table::ALL {
-            let Some((transaction, rows)) = self.write_files(table).await? else { continue };
-            let fragments = fragments_of(&transaction);
-            receipt.bytes_stored += stored_bytes(&self.lake, table, fragments).await?;
-            self.flush(table, fragments).await?;
-            fault::point("written", table);
-            fault::point("before", table);
-            let uuid = transaction.uuid.clone();
-            let dataset = commit(&self.lake, table, transaction).await?;
-            fault::point("after", table);
-            self.fence.passed(&self.lake, table, &dataset, &uuid).await?;
-            receipt.versions.insert(table.name().to_owned(), dataset.version_id());
-            receipt.rows.insert(table.name().to_owned(), rows);
-        }
-        receipt.commits = u64::from(!receipt.versions.is_empty());
-        self.pending_bytes = 0;
-        self.buffered_bytes = 0;
-        self.oldest_pending = None;
-        self.known.committed(&self.lake).await?;
-        Ok(receipt)
-    }
+/// Rows that are committed in one go.
+#[derive(Default)]
+pub(super) struct Group {
+    /// Being written already.
+    pub(super) steps: Option<StepStream>,
+    /// Of all other tables.
+    pub(super) others: BTreeMap<Table, Vec<RecordBatch>>,
+}
 
-    /// Writes the data files of a table, not yet visible; none where nothing is pending.
-    async fn write_files(&mut self, table: Table) -> Result<Option<(Transaction, u64)>> {
-        if table == Table::Steps {
-            return match self.steps.take() {
-                Some(stream) => stream.finish().await.map(Some),
-                None => Ok(None),
-            };
-        }
-        let Some(mut batches) = self.pending.remove(&table) else { return Ok(None) };
-        if table == Table::WeightVersions {
-            batches = weight_versions::number(&self.lake, &batches).await?;
-        }
-        let rows: u64 = batches.iter().map(|b| b.num_rows() as u64).sum();
-        if rows == 0 {
-            return Ok(None);
-        }
-        let transaction = write_batches(&self.lake, table, &batches).await?;
-        Ok(Some((transaction, rows)))
+/// Commits a group.
+pub(super) async fn commit_group(lake: &Lake, mut group: Group, fence: &mut Fence) -> Result<CommitReceipt> {
+    // a store that began to lie since the last commit is found before anything more is trusted to it
+    fence.verify(lake).await?;
+    fence.next_group();
+    let mut receipt = CommitReceipt { commits: 1, ..CommitReceipt::default() };
+    for table in Table::ALL {
+        let Some((transaction, rows)) = write_files(lake, &mut group, table).await? else { continue };
+        let fragments = fragments_of(&transaction);
+        receipt.bytes_stored += stored_bytes(lake, table, fragments).await?;
+        flush_fragments(lake, table, fragments).await?;
+        fault::point("written", table);
+        let uuid = transaction.uuid.clone();
+        let dataset = commit(lake, table, transaction).await?;
+        fault::point("after", table);
+        fence.passed(lake, table, &dataset, &uuid).await?;
+        receipt.versions.insert(table.name().to_owned(), dataset.version_id());
+        receipt.rows.insert(table.name().to_owned(), rows);
     }
+    Ok(receipt)
+}
 
-    async fn flush(&self, table: Table, fragments: &[Fragment]) -> Result<()> {
-        flush_fragments(&self.lake, table, fragments).await
+/// Writes the data files of a table, not yet visible; none where nothing is pending.
+async fn write_files(lake: &Lake, group: &mut Group, table: Table) -> Result<Option<(Transaction, u64)>> {
+    if table == Table::Steps {
+        return match group.steps.take() {
+            Some(stream) => stream.finish().await.map(Some),
+            None => Ok(None),
+        };
     }
+    let Some(mut batches) = group.others.remove(&table) else { return Ok(None) };
+    if table == Table::WeightVersions {
+        batches = weight_versions::number(lake, &batches).await?;
+    }
+    let rows: u64 = batches.iter().map(|b| b.num_rows() as u64).sum();
+    if rows == 0 {
+        return Ok(None);
+    }
+    let transaction = write_batches(lake, table, &batches).await?;
+    Ok(Some((transaction, rows)))
 }
 
 /// Writes batches to data files of a table, not yet visible.
@@ -84,7 +82,7 @@ pub(crate) async fn write_batches(lake: &Lake, table: Table, batches: &[RecordBa
     lake.retry_limit()
         .run("write data files", |_| async {
             // data files that a failed attempt left are named by no manifest
-            let dataset = lake.latest(table).await?;
+            let dataset = lake.any(table).await?;
             let insert = InsertBuilder::new(dataset).with_params(&params);
             insert.execute_uncommitted(physical.clone()).await.map_err(|e| Error::table("write", table, e))
         })
@@ -165,14 +163,15 @@ async fn find_committed(
 /// Bytes of data files and of the blob files beside them.
 async fn stored_bytes(lake: &Lake, table: Table, fragments: &[Fragment]) -> Result<u64> {
     let mut bytes = 0;
-    let dataset = lake.latest(table).await?;
+    let dataset = lake.any(table).await?;
     let store = dataset.object_store(None).await.map_err(|e| Error::table("open", table, e))?;
     for file in fragments.iter().flat_map(|f| &f.files) {
         bytes += file.file_size_bytes.get().map_or(0, |n| n.get());
         if table == Table::Steps {
             let stem = file.path.strip_suffix(".lance").unwrap_or(&file.path);
             let blobs = dataset.data_dir().join(stem);
-            let listed = store.inner.list(Some(&blobs)).map_ok(|meta| meta.size).try_fold(0, |a, b| async move { Ok(a + b) });
+            let listed =
+                store.inner.list(Some(&blobs)).map_ok(|meta| meta.size).try_fold(0, |a, b| async move { Ok(a + b) });
             bytes += listed.await.map_err(|e| Error::object("list", blobs.to_string(), e))?;
         }
     }

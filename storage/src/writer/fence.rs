@@ -29,7 +29,13 @@ pub(super) struct Fence {
 
 impl Fence {
     /// Takes note of a commit and looks at it for the first time.
-    pub(super) async fn passed(&mut self, lake: &Lake, table: Table, dataset: &Dataset, transaction: &str) -> Result<()> {
+    pub(super) async fn passed(
+        &mut self,
+        lake: &Lake,
+        table: Table,
+        dataset: &Dataset,
+        transaction: &str,
+    ) -> Result<()> {
         let location = dataset.manifest_location();
         let committed = Committed {
             table,
@@ -43,12 +49,17 @@ impl Fence {
         Ok(())
     }
 
-    /// Looks at the commits of the last group again, and forgets them: each is looked at twice.
-    pub(super) async fn verify(&mut self, lake: &Lake) -> Result<()> {
-        for committed in std::mem::take(&mut self.last_group) {
+    /// Looks at the commits of the last group again.
+    pub(super) async fn verify(&self, lake: &Lake) -> Result<()> {
+        for committed in &self.last_group {
             committed.verify(lake).await?;
         }
         Ok(())
+    }
+
+    /// Forgets the last group: another one follows.
+    pub(super) fn next_group(&mut self) {
+        self.last_group.clear();
     }
 }
 
@@ -58,7 +69,7 @@ impl Committed {
     }
 
     async fn verify_once(&self, lake: &Lake) -> Result<()> {
-        let dataset = lake.latest(self.table).await?;
+        let dataset = lake.any(self.table).await?;
         let store = dataset.object_store(None).await.map_err(|e| Error::table("open", self.table, e))?;
         let broken = || Error::FenceBroken { table: self.table, version: self.version };
         match store.inner.head(&self.manifest).await {
@@ -69,8 +80,10 @@ impl Committed {
                 _ => Err(broken()),
             },
             // collected as an old version: fine as long as it is one
-            Err(object_store::Error::NotFound { .. }) if dataset.version_id() > self.version => Ok(()),
-            Err(object_store::Error::NotFound { .. }) => Err(broken()),
+            Err(object_store::Error::NotFound { .. }) => {
+                let newest = lake.latest(self.table).await?.version_id();
+                if newest > self.version { Ok(()) } else { Err(broken()) }
+            }
             Err(e) => Err(Error::object("look at", self.manifest.to_string(), e)),
         }
     }

@@ -57,8 +57,10 @@ pub(super) struct KnownRows {
     contents: Keys<u128>,
     /// Hashes that this writer took in since its last commit; needed where the set above is too large.
     pending_contents: Seen<u128>,
-    /// Trajectories taken in since the last commit.
+    /// Trajectories taken in since the last commit began.
     pending: HashMap<i64, KnownTrajectory>,
+    /// What the commit that is under way holds: hashes and trajectories.
+    committing: (Seen<u128>, HashMap<i64, KnownTrajectory>),
 }
 
 impl KnownRows {
@@ -69,13 +71,19 @@ impl KnownRows {
             contents: Keys::Unread,
             pending_contents: Seen::new(),
             pending: HashMap::new(),
+            committing: (Seen::new(), HashMap::new()),
         }
     }
 
-    /// After a commit: what was pending is stored. Other writers' rows are looked at too.
+    /// What is pending becomes what is being committed.
+    pub(super) fn commit_begun(&mut self) {
+        self.committing =
+            (std::mem::replace(&mut self.pending_contents, Seen::new()), std::mem::take(&mut self.pending));
+    }
+
+    /// After a commit: what it held is stored. Other writers' rows are looked at too.
     pub(super) async fn committed(&mut self, lake: &Lake) -> Result<()> {
-        self.pending.clear();
-        self.pending_contents = Seen::new();
+        self.committing = (Seen::new(), HashMap::new());
         if !matches!(self.trajectories, Keys::Unread) {
             self.refresh_trajectories(lake).await?;
         }
@@ -122,7 +130,8 @@ impl KnownRows {
         for hash in hashes {
             bits.push(hash_bits(hash)?);
         }
-        let mut stored: Vec<bool> = bits.iter().map(|b| self.pending_contents.contains(b)).collect();
+        let taken_in = |bits: &u128| self.pending_contents.contains(bits) || self.committing.0.contains(bits);
+        let mut stored: Vec<bool> = bits.iter().map(taken_in).collect();
         if let Keys::Complete(seen) = &self.contents {
             for (known, key) in stored.iter_mut().zip(&bits) {
                 *known |= seen.contains(key);
@@ -221,8 +230,10 @@ impl LakeWriter {
             }
         }
         for key in keys {
-            if let Some(row) = self.known.pending.get(key) {
-                keep_best(&mut found, row.clone());
+            for taken_in in [&self.known.pending, &self.known.committing.1] {
+                if let Some(row) = taken_in.get(key) {
+                    keep_best(&mut found, row.clone());
+                }
             }
         }
         Ok(found.into_values().collect())

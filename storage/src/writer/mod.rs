@@ -13,6 +13,7 @@
 
 pub(crate) mod commit;
 mod fence;
+mod in_flight;
 mod known;
 mod seen;
 mod step_stream;
@@ -32,7 +33,8 @@ use crate::door;
 use crate::error::{Error, Result};
 use crate::lake::Lake;
 use crate::retry::random;
-use fence::Fence;
+use commit::Group;
+use in_flight::Commits;
 use known::KnownRows;
 use step_stream::StepStream;
 
@@ -127,21 +129,36 @@ impl CommitReceipt {
         self.bytes_stored += other.bytes_stored;
         self.commits += other.commits;
     }
+
+    /// What came in after `before`, which becomes a copy of this.
+    fn since(&self, before: &mut Self) -> Self {
+        let versions = self.versions.iter().filter(|(t, v)| before.versions.get(*t) != Some(v));
+        let rows = self.rows.iter().map(|(t, n)| (t.clone(), n - before.rows.get(t).copied().unwrap_or(0)));
+        let out = Self {
+            versions: versions.map(|(t, v)| (t.clone(), *v)).collect(),
+            rows: rows.filter(|(_, n)| *n > 0).collect(),
+            bytes_stored: self.bytes_stored - before.bytes_stored,
+            commits: self.commits - before.commits,
+        };
+        before.clone_from(self);
+        out
+    }
 }
 
 /// Writes to a store. One per thread of work; any number may be open on a store.
 pub struct LakeWriter {
     lake: Lake,
     settings: WriterSettings,
-    steps: Option<StepStream>,
-    pending: BTreeMap<Table, Vec<RecordBatch>>,
+    group: Group,
+    commits: Commits,
     pending_bytes: u64,
     buffered_bytes: u64,
     oldest_pending: Option<Instant>,
     next_write_id: i64,
     known: KnownRows,
-    fence: Fence,
     totals: CommitReceipt,
+    /// What `commit` has told of `totals`.
+    reported: CommitReceipt,
     broken: bool,
 }
 
@@ -158,15 +175,15 @@ impl LakeWriter {
             known: KnownRows::new(settings.known_rows_max),
             lake,
             settings,
-            steps: None,
-            pending: BTreeMap::new(),
+            group: Group::default(),
+            commits: Commits::default(),
             pending_bytes: 0,
             buffered_bytes: 0,
             oldest_pending: None,
             // 62 random bits: room to count up without ever turning negative
             next_write_id: (random() >> 2) as i64,
-            fence: Fence::default(),
             totals: CommitReceipt::default(),
+            reported: CommitReceipt::default(),
             broken: false,
         }
     }
@@ -178,11 +195,14 @@ impl LakeWriter {
         WriteId(id)
     }
 
-    /// Takes rows. They are neither visible nor durable before a commit, which may happen in here by size or age.
+    /// Takes rows. They are neither visible nor durable before a commit. One is begun in here when size or age asks
+    /// for it, and goes on beside the rows that come next: files are flushed while the next ones are encoded. At most
+    /// one is under way; a second one waits for it.
     ///
     /// # Errors
     /// `Invalid` where a row breaks a rule: then nothing of the group was taken and the writer goes on. Any other
-    /// error ends the writer: everything since the last commit must be written again by a new one.
+    /// error, which may be one of a commit that was begun earlier, ends the writer: everything since the last commit
+    /// that [`totals`](Self::totals) counts must be written again by a new one.
     ///
     /// # Cancel safety
     /// Not cancel safe: dropping the future may lose part of the group. Drop the writer then.
@@ -199,9 +219,33 @@ impl LakeWriter {
             || self.pending_bytes >= self.settings.commit_bytes
             || self.buffered_bytes >= self.settings.buffer_bytes_max
         {
-            self.commit().await?;
+            let begun = self.begin_commit().await;
+            self.broken |= begun.is_err();
+            begun?;
         }
         Ok(())
+    }
+
+    /// Hands what is pending to a commit of its own, after the one that is under way.
+    async fn begin_commit(&mut self) -> Result<()> {
+        self.finish_commits().await?;
+        if self.oldest_pending.take().is_some() {
+            self.commits.begin(self.lake.clone(), std::mem::take(&mut self.group));
+            self.known.commit_begun();
+            self.pending_bytes = 0;
+            self.buffered_bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Waits for the commit that is under way.
+    async fn finish_commits(&mut self) -> Result<CommitReceipt> {
+        let receipt = self.commits.finish().await?;
+        if receipt.commits > 0 {
+            self.totals.add(&receipt);
+            self.known.committed(&self.lake).await?;
+        }
+        Ok(receipt)
     }
 
     async fn take_in(&mut self, group: WriteGroup) -> Result<()> {
@@ -212,7 +256,7 @@ impl LakeWriter {
         }
         for batch in steps.into_iter().filter(|b| b.num_rows() > 0) {
             self.note_pending(bytes_of(&batch), false);
-            let stream = match &mut self.steps {
+            let stream = match &mut self.group.steps {
                 Some(stream) => stream,
                 none => none.insert(StepStream::open(&self.lake).await?),
             };
@@ -239,7 +283,7 @@ impl LakeWriter {
     fn keep(&mut self, table: Table, batch: RecordBatch) {
         if batch.num_rows() > 0 {
             self.note_pending(bytes_of(&batch), true);
-            self.pending.entry(table).or_default().push(batch);
+            self.group.others.entry(table).or_default().push(batch);
         }
     }
 
@@ -267,7 +311,8 @@ impl LakeWriter {
         &self.totals
     }
 
-    /// Makes everything taken so far durable and visible.
+    /// Makes everything taken so far durable and visible. The receipt is of everything that became so since the last
+    /// call.
     ///
     /// # Errors
     /// Any error ends the writer: everything since the last successful commit must be written again by a new one.
@@ -277,11 +322,20 @@ impl LakeWriter {
     /// Not cancel safe: a commit that is dropped may still become visible up to some table; trajectories are last.
     pub async fn commit(&mut self) -> Result<CommitReceipt> {
         self.check_usable()?;
-        let done = self.commit_group().await;
+        let done = self.commit_all().await;
         self.broken |= done.is_err();
-        let receipt = done?;
-        self.totals.add(&receipt);
-        Ok(receipt)
+        done
+    }
+
+    async fn commit_all(&mut self) -> Result<CommitReceipt> {
+        let idle = self.oldest_pending.is_none();
+        self.begin_commit().await?;
+        self.finish_commits().await?;
+        if idle {
+            // a store that began to lie since the last commit is found even where there is nothing to write
+            self.commits.verify(&self.lake).await?;
+        }
+        Ok(self.totals.since(&mut self.reported))
     }
 
     /// Commits, checks the fence a last time, brings indexes up to date where many rows came in, and says what was
@@ -291,7 +345,7 @@ impl LakeWriter {
     /// As [`commit`](Self::commit).
     pub async fn close(mut self) -> Result<CommitReceipt> {
         self.commit().await?;
-        self.fence.verify(&self.lake).await?;
+        self.commits.verify(&self.lake).await?;
         crate::index::refresh_if_stale(&self.lake, self.settings.index_rows_min).await?;
         Ok(self.totals)
     }

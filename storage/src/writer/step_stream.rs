@@ -28,7 +28,7 @@ pub(super) struct StepStream {
 
 impl StepStream {
     pub(super) async fn open(lake: &Lake) -> Result<Self> {
-        let dataset = lake.latest(Table::Steps).await?;
+        let dataset = lake.any(Table::Steps).await?;
         let params = lake.write_params(WriteMode::Append);
         let (sender, receiver) = mpsc::channel(QUEUE_BATCHES_MAX);
         let reader = ChannelReader { receiver, schema: physical::schema(Table::Steps) };

@@ -80,8 +80,7 @@ async fn a_process_killed_at_any_point_of_a_commit_leaves_nothing_half_visible()
 async fn processes_that_write_at_once_lose_and_double_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let lake = Lake::init(StoreSettings::at(folder.path().to_str().unwrap())).await.unwrap();
-    let children: Vec<_> =
-        (0..4).map(|n| child(folder.path(), &format!("r{n}"), None).spawn().unwrap()).collect();
+    let children: Vec<_> = (0..4).map(|n| child(folder.path(), &format!("r{n}"), None).spawn().unwrap()).collect();
     for mut running in children {
         assert!(running.wait().unwrap().success());
     }

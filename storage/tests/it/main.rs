@@ -4,6 +4,7 @@
 mod crash;
 mod damage;
 mod doctor;
+mod fence;
 mod golden;
 mod refusals;
 mod stores;

@@ -35,3 +35,16 @@ async fn a_local_folder_conforms() {
     let place = folder.path().join("my store %20 ü");
     all_on(&StoreSettings::at(place.to_str().unwrap())).await;
 }
+
+/// For a look at a service by hand; the root package's tests start one and run the same suite.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a service: set DRESSAGE_TEST_S3_URI and the AWS_* variables"]
+async fn the_service_in_the_environment_conforms() {
+    let uri = std::env::var("DRESSAGE_TEST_S3_URI").unwrap();
+    all_on(&StoreSettings::from_env(format!("{}/{}", uri.trim_end_matches('/'), uuid()))).await;
+}
+
+fn uuid() -> String {
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    format!("conformance-{nanos}")
+}

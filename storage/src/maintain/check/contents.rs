@@ -6,8 +6,8 @@ use arrow::array::{Array, LargeBinaryArray, LargeStringArray, RecordBatch, Strin
 use dressage_schemas::Table;
 use dressage_schemas::message::{Content, ContentKind};
 
-use super::{Severity, for_each_batch};
 use super::ledger::Ledger;
+use super::{Severity, for_each_batch};
 use crate::error::Result;
 use crate::physical::{row_addresses, typed};
 use crate::scan::ScanOptions;

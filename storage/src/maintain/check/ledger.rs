@@ -38,7 +38,8 @@ impl Ages {
         let mut old: HashMap<Table, HashSet<u64>> = HashMap::new();
         for table in [Table::Steps, Table::Rewards, Table::IngestLog, Table::Contents] {
             let objects = list_objects(lake, table).await?;
-            let is_old = |path: &str| objects.get(&format!("data/{path}")).is_some_and(|o| o.modified_at < written_before);
+            let is_old =
+                |path: &str| objects.get(&format!("data/{path}")).is_some_and(|o| o.modified_at < written_before);
             let fragments = snapshot.dataset(table)?.iter_fragments();
             let ids = fragments.filter(|f| f.files.iter().all(|file| is_old(&file.path))).map(|f| f.id);
             old.insert(table, ids.collect());

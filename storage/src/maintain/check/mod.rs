@@ -148,7 +148,9 @@ async fn for_each_batch(
                     look(&batch, ledger)?;
                 }
                 Ok(None) => break,
-                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => return Err(error),
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                     let what = "files are lost or damaged; restore them, or ingest their sources again under a new run";

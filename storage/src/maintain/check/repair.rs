@@ -35,7 +35,8 @@ pub(super) async fn run(lake: &Lake, snapshot: &Snapshot, ledger: &Ledger, repor
         let dataset = lake.latest(table).await?;
         let removed = dataset.cleanup(unnamed_files_policy()).execute().await;
         let removed = removed.map_err(|e| Error::table("remove leftover files of", table, e))?;
-        report.files_removed += removed.data_files_removed + removed.index_files_removed + removed.deletion_files_removed;
+        report.files_removed +=
+            removed.data_files_removed + removed.index_files_removed + removed.deletion_files_removed;
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use dressage_codec::Header;
 use dressage_schemas::Table;
 use dressage_schemas::tables::steps::PAYLOAD_COLUMNS;
 
-use super::{Severity, for_each_batch};
 use super::ledger::Ledger;
+use super::{Severity, for_each_batch};
 use crate::door;
 use crate::error::{Error, Result};
 use crate::physical::{self, PAYLOAD_HASH, binary, row_addresses, typed};
@@ -22,7 +22,8 @@ pub(super) async fn check(snapshot: &Snapshot, payload: bool, ledger: &mut Ledge
         all.push(PAYLOAD_HASH.to_owned());
         all
     } else {
-        let scalar = ["trajectory_key", "write_id", "step_index", "n_context_tokens", "n_output_tokens", "messages", "tools"];
+        let scalar =
+            ["trajectory_key", "write_id", "step_index", "n_context_tokens", "n_output_tokens", "messages", "tools"];
         scalar.map(str::to_owned).to_vec()
     };
     let options = ScanOptions::columns(columns).with_row_address();
@@ -87,7 +88,8 @@ fn verify(batch: &RecordBatch, ledger: &mut Ledger) -> Result<()> {
         ledger.bytes_verified += values.iter().flatten().map(|v| v.len() as u64).sum::<u64>();
         let name = || format!("step {} of trajectory {:016x}", index.value(row), key.value(row));
         if physical::payload_hash(values) != hashes.value(row) {
-            let what = "token ids, log-probs or routed experts are not the bytes that were written; ingest its source again";
+            let what =
+                "token ids, log-probs or routed experts are not the bytes that were written; ingest its source again";
             ledger.note(Severity::Damage, "payload_checksum", T, name, what);
         } else if let Some(container) = values[2]
             && let Err(error) = Header::parse(container).and_then(|header| header.verify(container))

@@ -162,7 +162,13 @@ fn check_promises(ledger: &mut Ledger) {
         }
         let expected = tally.steps * (tally.steps - 1) / 2;
         if tally.steps > 0 && (tally.index_sum != expected || tally.index_max != tally.steps - 1) {
-            ledger.note(Severity::Warning, "step_gap", Table::Steps, name, "step_index does not count from 0 without gaps");
+            ledger.note(
+                Severity::Warning,
+                "step_gap",
+                Table::Steps,
+                name,
+                "step_index does not count from 0 without gaps",
+            );
         }
     }
     ledger.attempts = attempts;
