@@ -71,9 +71,7 @@ pub enum Error {
         reason: String,
     },
     /// Two trajectories have the same 64-bit key.
-    #[error(
-        "trajectories {first} and {second} have the same key {key}; ingest one of them under another --run"
-    )]
+    #[error("trajectories {first} and {second} have the same key {key}; ingest one of them under another --run")]
     KeyCollision {
         /// The key.
         key: TrajectoryKey,
@@ -83,7 +81,9 @@ pub enum Error {
         second: String,
     },
     /// The memory limit is too small to hold one record.
-    #[error("{source_name}: a record of {record_bytes} bytes does not fit the memory limit; raise --memory-limit to at least {needed_bytes} bytes")]
+    #[error(
+        "{source_name}: a record of {record_bytes} bytes does not fit the memory limit; raise --memory-limit to at least {needed_bytes} bytes"
+    )]
     MemoryLimit {
         /// The source.
         source_name: String,

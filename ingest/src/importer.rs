@@ -220,11 +220,37 @@ pub trait Sink {
     /// [`RecordError::Stopped`]: the ingest is over; return it at once.
     fn rollout(&mut self, rollout: Rollout) -> Result<(), RecordError>;
 
+    /// A verdict on a trajectory that was given before, or is in the store already.
+    ///
+    /// # Errors
+    /// [`RecordError::Refused`] where the sink takes no verdicts, [`RecordError::Stopped`] where the ingest is over.
+    fn verdict(&mut self, verdict: Verdict) -> Result<(), RecordError> {
+        let reason = "a verdict without its trajectory";
+        Err(RecordError::Refused {
+            rule: crate::rule::ORPHAN,
+            reason: reason.to_owned(),
+            trajectory_id: Some(verdict.trajectory_id),
+        })
+    }
+
     /// Something that is quarantined while the reading goes on.
     ///
     /// # Errors
     /// [`RecordError::Stopped`]: the ingest is over; return it at once.
     fn reject(&mut self, rejected: Rejected) -> Result<(), RecordError>;
+}
+
+/// A verdict that comes after its trajectory.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// The run, where the source names one.
+    pub run_id: Option<String>,
+    /// The trajectory.
+    pub trajectory_id: String,
+    /// What was found.
+    pub reward: crate::rollout::RolloutReward,
+    /// The record it came in: what is quarantined if the trajectory is not there.
+    pub orphan: Rejected,
 }
 
 /// A record, or a part of one, that cannot be stored.

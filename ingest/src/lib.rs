@@ -16,6 +16,26 @@
 //! Invariants: I1 the same trajectory content is stored once, however often and from wherever it is read; I2 every
 //! rejected record is in quarantine with its reason; I3 memory is bounded by the limit, whatever the input; I4 what is
 //! stored does not depend on how many threads read it.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! use dressage_ingest::{IngestSettings, Unwatched, ingest};
+//! use dressage_storage::{Lake, StoreSettings};
+//!
+//! let file = std::env::temp_dir().join(format!("dressage-tour-{}.jsonl", std::process::id()));
+//! std::fs::write(&file, r#"{"trajectory_id":"t","segments":[{"tokens":[1,2],"full_loss_mask":[0,1]}]}"#)?;
+//! let lake = Lake::init(StoreSettings::at("memory://ingest-tour")).await?;
+//! let settings = IngestSettings { sources: vec![file.display().to_string()], ..IngestSettings::default() };
+//!
+//! let first = ingest(&lake, settings.clone(), &Unwatched).await?;
+//! let again = ingest(&lake, settings, &Unwatched).await?;
+//! assert_eq!((first.trajectories_new, again.trajectories_unchanged), (1, 1));
+//! # std::fs::remove_file(file)?;
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 
 mod budget;
 mod error;

@@ -26,7 +26,8 @@ pub(crate) fn each_record<S: Sink>(
         let mut lines = 1;
         if start < stop {
             records += 1;
-            let record = Record { bytes: &bytes[start..stop], byte_offset: byte_offset + start as u64, line: Some(line) };
+            let record =
+                Record { bytes: &bytes[start..stop], byte_offset: byte_offset + start as u64, line: Some(line) };
             match read(&record, sink) {
                 Ok(()) => {}
                 Err(RecordError::Syntax(broken)) => {

@@ -1,5 +1,7 @@
 //! What importers produce: one trajectory as a plain value, before hashes, keys and batches.
 
+use std::sync::Arc;
+
 use arrow::buffer::{Buffer, ScalarBuffer};
 use dressage_schemas::ids::ContentHash;
 use dressage_schemas::message::Content;
@@ -7,7 +9,7 @@ use dressage_schemas::spans::{MaskSpans, VersionSpans};
 use dressage_schemas::words::{Route, Status};
 use serde_json::{Map, Value};
 
-/// One trajectory as its source tells it. Importers fill it; the pipeline checks it at the door ([`crate::door`]),
+/// One trajectory as its source tells it. Importers fill it; the pipeline checks it at the door (`prepare::door`),
 /// hashes it, decides whether the store has it already, and turns it into rows.
 #[derive(Debug, Clone)]
 pub struct Rollout {
@@ -102,12 +104,12 @@ pub struct RolloutStep {
     pub model: Option<String>,
     /// The weights that answered; the pipeline takes the last of `versions` where this is none.
     pub weight_version: Option<String>,
-    /// Appended messages: context first, then the reply.
-    pub messages: Vec<Content>,
+    /// Appended messages: context first, then the reply. Shared, because a segment repeats its prompt.
+    pub messages: Vec<Arc<Content>>,
     /// How many of `messages` are context.
     pub n_context_messages: usize,
     /// The tool schemas of this call (kind `tools`), where it has any.
-    pub tools: Option<Content>,
+    pub tools: Option<Arc<Content>>,
     /// Appended token ids: context, then output. None where the source has no ids.
     pub token_ids: Option<ScalarBuffer<i32>>,
     /// How many of `token_ids` the model produced; the rest is context. In a given segment: the mask sum.
@@ -292,7 +294,12 @@ impl ProvenanceBuilder {
     /// The range from the first record's start to the last one's end, and the hash of all records added.
     pub fn build(&self) -> Provenance {
         let (byte_offset, line) = self.start.unwrap_or((0, None));
-        Provenance { byte_offset, byte_length: self.end - byte_offset.min(self.end), record_hash: hex16(&self.hasher.finalize()), line }
+        Provenance {
+            byte_offset,
+            byte_length: self.end - byte_offset.min(self.end),
+            record_hash: hex16(&self.hasher.finalize()),
+            line,
+        }
     }
 }
 

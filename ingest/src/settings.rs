@@ -102,7 +102,10 @@ impl IngestSettings {
         }
         if self.memory_limit_bytes < Self::MEMORY_LIMIT_BYTES_MIN {
             let least = Self::MEMORY_LIMIT_BYTES_MIN;
-            return bad("memory_limit_bytes", format!("{}; at least {least} bytes are needed", self.memory_limit_bytes));
+            return bad(
+                "memory_limit_bytes",
+                format!("{}; at least {least} bytes are needed", self.memory_limit_bytes),
+            );
         }
         if self.run.as_deref() == Some("") {
             return bad("run", "empty; leave it out for the source's run".to_owned());

@@ -57,15 +57,7 @@ pub(crate) fn look(head: &[u8], complete: bool) -> Sniff<'_> {
 
 /// What a zip archive with these members looks like.
 pub(crate) fn look_at_zip(head: &[u8], complete: bool, members: Vec<String>) -> Sniff<'_> {
-    Sniff {
-        shape: Shape::Zip,
-        head,
-        complete,
-        records: Vec::new(),
-        keys: Vec::new(),
-        root_is_array: false,
-        members,
-    }
+    Sniff { shape: Shape::Zip, head, complete, records: Vec::new(), keys: Vec::new(), root_is_array: false, members }
 }
 
 /// The surest importer; among equally sure ones the first in the registry.

@@ -158,7 +158,7 @@ fn model_request(
         Some(Value::Array(messages)) => messages.into_iter().map(|m| Arc::new(chat_message(m))).collect(),
         _ => Vec::new(),
     };
-    let tools = tools_content(request.get("tools")).map(Arc::new);
+    let tools = tools_content(request.get("tools"));
     let completion = Completion::read(data.get("response").unwrap_or(&Value::Null))?;
     let server = data.get("server").and_then(Value::as_object);
     let version = server.and_then(|server| text(server, "version"));

@@ -137,7 +137,7 @@ fn read_call(row: &mut Map<String, Value>) -> Result<CallRow, RecordError> {
         Some(Value::Array(messages)) => messages.into_iter().map(|m| Arc::new(chat_message(m))).collect(),
         _ => Vec::new(),
     };
-    let tools = tools_content(request.get("tools").or_else(|| row.get("tools"))).map(Arc::new);
+    let tools = tools_content(request.get("tools").or_else(|| row.get("tools")));
     let said = match row.remove("response") {
         Some(response) => Said::Response(Box::new(Completion::read(&response)?)),
         None => Said::Tokens(Sampled::take(row)?.unwrap_or_default()),

@@ -114,7 +114,7 @@ fn rollout(mut row: Map<String, Value>, identity: &str) -> Result<Rollout, Recor
     }
 
     let sampled = Sampled::take(&mut row)?;
-    let tools = tools_content(row.get("tools").or_else(|| row.pointer_to("info", "oai_tools"))).map(Arc::new);
+    let tools = tools_content(row.get("tools").or_else(|| row.pointer_to("info", "oai_tools")));
     let finish_reason = text(&row, "finish_reason");
     let about = ModelCall { tools, finish_reason: finish_reason.clone(), ..ModelCall::default() };
     let is_empty_answer = row.get("completion").and_then(Value::as_array).is_some_and(Vec::is_empty);

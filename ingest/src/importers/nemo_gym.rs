@@ -83,7 +83,7 @@ fn rollout(id: String, mut row: Map<String, Value>) -> Result<Rollout, RecordErr
         rollout.rewards.push(reward);
     }
 
-    let tools = tools_content(request.get("tools")).or_else(|| tools_content(response.get("tools"))).map(Arc::new);
+    let tools = tools_content(request.get("tools")).or_else(|| tools_content(response.get("tools")));
     let is_masked = row.get("mask_sample").and_then(Value::as_bool) == Some(true);
     let Some(Value::Array(output)) = response.remove("output") else { return Err(missing("response.output")) };
     let mut session = Session { builder: SessionBuilder::default(), tools, is_masked };

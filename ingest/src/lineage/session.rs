@@ -49,7 +49,7 @@ pub struct ModelCall {
     pub created_at: Option<i64>,
     /// Not to be trained on, whatever the tokens say.
     pub untrainable: bool,
-    /// Words of [`flag`](dressage_schemas::words::flag).
+    /// Words of [`flag`].
     pub flags: Vec<&'static str>,
     /// Keys that we have no column for.
     pub extra: Map<String, Value>,
@@ -167,7 +167,7 @@ impl SessionBuilder {
             model: call.model,
             weight_version: call.weight_version,
             n_context_messages: context.len(),
-            tools: call.tools.as_deref().cloned(),
+            tools: call.tools,
             trainable: !call.untrainable,
             usage_input_tokens: call.usage_input_tokens,
             usage_output_tokens: call.usage_output_tokens,
@@ -200,11 +200,11 @@ impl SessionBuilder {
             pairing.give_up(false, &mut self.unanswered);
         }
         for message in context {
-            let mut content = message.content.clone();
+            let mut content = Arc::clone(&message.content);
             match content.role.as_deref() {
                 Some("tool") => {
                     if let Some(id) = pairing.result(message) {
-                        content.tool_call_id = Some(id);
+                        Arc::make_mut(&mut content).tool_call_id = Some(id);
                         step.flag(flag::TOOL_CALL_ID_INFERRED);
                     }
                     if let Some(id) = &content.tool_call_id {

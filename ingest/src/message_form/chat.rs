@@ -157,7 +157,8 @@ mod tests {
             json!({"role": "assistant", "content": []}),
             json!({"role": "assistant"}),
         ]
-        .map(|m| (chat_message(m.clone()).content.text, chat_message(m).content.body))
+        .map(|m| chat_message(m).content)
+        .map(|content| (content.text.clone(), content.body.clone()))
         .into();
         for (i, one) in bodies.iter().enumerate() {
             assert!(bodies.iter().skip(i + 1).all(|other| other != one), "{bodies:?}");

@@ -1,5 +1,7 @@
 //! A message while its parts are being collected; every shape ends here.
 
+use std::sync::Arc;
+
 use dressage_schemas::ids::ContentHash;
 use dressage_schemas::message::{Content, ContentKind};
 use dressage_schemas::words::flag;
@@ -74,7 +76,7 @@ impl Draft {
         };
         let hashes: Vec<ContentHash> = data.iter().map(content_hash).collect();
         let key = MessageKey::of(&content, &calls, name.as_deref(), &hashes);
-        Message { content, data, key, flags }
+        Message { content: Arc::new(content), data, key, flags }
     }
 }
 

@@ -18,6 +18,8 @@ mod key;
 mod reasoning;
 mod responses;
 
+use std::sync::Arc;
+
 use dressage_schemas::message::{Content, ContentKind};
 use serde_json::Value;
 
@@ -30,7 +32,7 @@ pub use responses::{is_reply_item, reply_of_items, responses_context};
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The stored form.
-    pub content: Content,
+    pub content: Arc<Content>,
     /// Files that it had inlined, named in the body by hash.
     pub data: Vec<Content>,
     /// Two messages with the same key are the same message to segment finding.
@@ -43,7 +45,8 @@ impl Message {
     /// A role and text.
     pub fn plain(role: &str, text: &str) -> Self {
         let content = Content::plain(role, text);
-        Self { key: MessageKey::of(&content, &[], None, &[]), content, data: Vec::new(), flags: Vec::new() }
+        let key = MessageKey::of(&content, &[], None, &[]);
+        Self { key, content: Arc::new(content), data: Vec::new(), flags: Vec::new() }
     }
 
     /// The ids of the tool calls that it makes, in order; none where a call has no id.
@@ -55,7 +58,7 @@ impl Message {
 }
 
 /// A list of tool schemas as a row of kind `tools`; none for no tools, null and `[]` alike (semantics 3.2).
-pub fn tools_content(tools: Option<&Value>) -> Option<Content> {
+pub fn tools_content(tools: Option<&Value>) -> Option<Arc<Content>> {
     // some rows have the list as JSON text
     let parsed = tools.and_then(Value::as_str).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let tools = parsed.as_ref().or(tools)?;
@@ -69,5 +72,6 @@ pub fn tools_content(tools: Option<&Value>) -> Option<Content> {
         return None;
     }
     // keys sorted: the same schemas in another key order are the same tools
-    Some(Content { kind: ContentKind::Tools, body: Some(canonical_json(tools)), ..Content::default() })
+    let content = Content { kind: ContentKind::Tools, body: Some(canonical_json(tools)), ..Content::default() };
+    Some(Arc::new(content))
 }

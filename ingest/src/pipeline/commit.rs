@@ -9,11 +9,12 @@
 //!                        not known ─────────────────────────▶ new: revision 0
 //! ```
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, StringArray};
+use arrow::array::StringArray;
 use dressage_schemas::Table;
 use dressage_schemas::ids::TrajectoryKey;
 use dressage_storage::{KnownTrajectory, Lake, LakeWriter, ScanOptions};
@@ -21,13 +22,17 @@ use futures::TryStreamExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::flow::{Delivery, Outcome};
+use super::flow::{Delivery, Job, Outcome};
 use super::group::Group;
 use super::quarantine::Quarantine;
+use super::sink::strict;
+use super::verdicts::Verdicts;
 use crate::budget::Permit;
 use crate::error::{Error, Result};
+use crate::importer::{Rejected, Verdict};
 use crate::prepare::Prepared;
 use crate::report::IngestReport;
+use crate::settings::{DEFAULT_RUN, IngestSettings};
 
 /// A group goes to the writer at this size…
 const GROUP_BYTES: u64 = 16 << 20;
@@ -40,7 +45,9 @@ const LINGER: Duration = Duration::from_millis(20);
 pub(crate) struct Committer<'a> {
     lake: &'a Lake,
     writer: LakeWriter,
+    settings: &'a IngestSettings,
     quarantine: Quarantine,
+    verdicts: Verdicts,
     pub(crate) report: IngestReport,
     /// Deliveries of pieces whose turn has not come.
     waiting: BTreeMap<u64, Vec<Outcome>>,
@@ -48,24 +55,26 @@ pub(crate) struct Committer<'a> {
     last_seq: Option<u64>,
     group: Vec<(Prepared, Arc<Permit>)>,
     group_bytes: u64,
-    /// Content hashes that this ingest stored for trajectories that it updated: the writer knows only the last one.
-    updated: HashMap<i64, Vec<String>>,
+    /// Content hashes of all revisions of the trajectories that this ingest updated: the writer knows only the last.
+    revisions: HashMap<i64, Vec<String>>,
     versions_sent: HashSet<(String, String)>,
 }
 
 impl<'a> Committer<'a> {
-    pub(crate) fn new(lake: &'a Lake, writer: LakeWriter) -> Self {
+    pub(crate) fn new(lake: &'a Lake, writer: LakeWriter, settings: &'a IngestSettings) -> Self {
         Self {
             lake,
             writer,
+            settings,
             quarantine: Quarantine::default(),
+            verdicts: Verdicts::default(),
             report: IngestReport::default(),
             waiting: BTreeMap::new(),
             next_seq: 0,
             last_seq: None,
             group: Vec::new(),
             group_bytes: 0,
-            updated: HashMap::new(),
+            revisions: HashMap::new(),
             versions_sent: HashSet::new(),
         }
     }
@@ -82,7 +91,7 @@ impl<'a> Committer<'a> {
                 tick(&self.report);
                 next_tick = Instant::now() + Duration::from_millis(200);
             }
-            let has_group = !self.group.is_empty() || !self.quarantine.is_empty();
+            let has_group = !self.is_idle();
             let patience = if has_group { LINGER } else { Duration::from_millis(200) };
             match tokio::time::timeout(patience, deliveries.recv()).await {
                 Ok(Some(delivery)) => self.take(delivery).await?,
@@ -100,6 +109,10 @@ impl<'a> Committer<'a> {
         self.report.bytes_stored = receipt.bytes_stored;
         tick(&self.report);
         Ok(self.report)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.group.is_empty() && self.quarantine.is_empty() && self.verdicts.is_empty()
     }
 
     async fn take(&mut self, delivery: Delivery) -> Result<()> {
@@ -128,10 +141,11 @@ impl<'a> Committer<'a> {
                 self.group_bytes += prepared.bytes;
                 self.group.push((*prepared, permit));
             }
-            Outcome::Rejected { rejected, job, permit } => {
-                self.report.quarantined += 1;
-                *self.report.quarantined_by_rule.entry(rejected.rule.to_string()).or_default() += 1;
-                self.group_bytes += self.quarantine.add(self.lake, *rejected, &job, permit).await?;
+            Outcome::Rejected { rejected, job, permit } => self.reject(*rejected, &job, permit).await?,
+            Outcome::Verdict { verdict, job } => {
+                let Verdict { run_id, trajectory_id, reward, orphan } = *verdict;
+                let run_id = self.settings.run.clone().or(run_id).unwrap_or_else(|| DEFAULT_RUN.to_owned());
+                self.verdicts.add(&run_id, &trajectory_id, reward, orphan, job);
             }
             Outcome::Failed(error) => return Err(*error),
             Outcome::LastSeq => {}
@@ -142,19 +156,32 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
+    async fn reject(&mut self, rejected: Rejected, job: &Job, permit: Option<Arc<Permit>>) -> Result<()> {
+        self.report.quarantined += 1;
+        *self.report.quarantined_by_rule.entry(rejected.rule.to_string()).or_default() += 1;
+        self.group_bytes += self.quarantine.add(self.lake, rejected, job, permit).await?;
+        Ok(())
+    }
+
     /// Decides about the trajectories that have come together, and gives their rows to the writer.
     async fn flush(&mut self) -> Result<()> {
-        if self.group.is_empty() && self.quarantine.is_empty() {
+        if self.is_idle() {
             return Ok(());
         }
         let arrived = std::mem::take(&mut self.group);
         self.group_bytes = 0;
         let mut keys: Vec<i64> = arrived.iter().map(|(p, _)| p.trajectory.trajectory_key).collect();
+        keys.extend(self.verdicts.keys());
         keys.sort_unstable();
         keys.dedup();
-        let known = if keys.is_empty() { Vec::new() } else { self.writer.known_trajectories(&keys).await.map_err(Error::Storage)? };
+        let known = if keys.is_empty() {
+            Vec::new()
+        } else {
+            self.writer.known_trajectories(&keys).await.map_err(Error::Storage)?
+        };
         let mut known: HashMap<i64, KnownTrajectory> = known.into_iter().map(|k| (k.trajectory_key, k)).collect();
-        let mut group = Group::new(crate::pipeline::now_micros());
+        let now = crate::pipeline::now_micros();
+        let mut group = Group::new(now);
         // permits are given back when the writer has the rows
         let mut permits = Vec::with_capacity(arrived.len());
         for (mut prepared, permit) in arrived {
@@ -169,7 +196,7 @@ impl<'a> Committer<'a> {
                 self.report.trajectories_new += 1;
             } else {
                 self.report.trajectories_updated += 1;
-                self.updated.entry(row.trajectory_key).or_default().push(row.content_hash.clone());
+                self.revisions.entry(row.trajectory_key).or_default().push(row.content_hash.clone());
             }
             self.report.steps += prepared.steps.len() as u64;
             self.report.tokens += u64::try_from(row.n_tokens).unwrap_or(0);
@@ -179,6 +206,14 @@ impl<'a> Committer<'a> {
             known.insert(prepared.trajectory.trajectory_key, known_of(&prepared));
             group.add(prepared, &mut self.versions_sent);
         }
+        let (verdicts, orphans) = self.verdicts.drain(self.lake, &known, now).await?;
+        group.add_verdicts(verdicts);
+        for (orphan, job) in orphans {
+            if self.settings.strict {
+                return Err(strict(&job.info.name, &orphan));
+            }
+            self.reject(orphan, &job, None).await?;
+        }
         let (quarantined, quarantine_permits) = self.quarantine.drain();
         let rows = group.into_rows(&quarantined)?;
         self.writer.append(rows).await.map_err(Error::Storage)?;
@@ -187,7 +222,7 @@ impl<'a> Committer<'a> {
     }
 
     /// The revision under which a trajectory is stored; none where the store has it.
-    async fn revision_of(&self, prepared: &Prepared, stored: Option<&KnownTrajectory>) -> Result<Option<i32>> {
+    async fn revision_of(&mut self, prepared: &Prepared, stored: Option<&KnownTrajectory>) -> Result<Option<i32>> {
         let row = &prepared.trajectory;
         let Some(stored) = stored else { return Ok(Some(0)) };
         if stored.trajectory_id != row.trajectory_id || stored.run_id != row.run_id {
@@ -197,33 +232,34 @@ impl<'a> Committer<'a> {
                 second: format!("{} of run {}", row.trajectory_id, row.run_id),
             });
         }
-        let next = Some(stored.revision.saturating_add(1));
         if stored.content_hash == row.content_hash || row.extent < stored.extent {
             return Ok(None);
         }
-        if row.extent > stored.extent {
-            return Ok(next);
-        }
-        let seen = self.updated.get(&row.trajectory_key).is_some_and(|seen| seen.contains(&row.content_hash))
-            || (stored.revision > 0 && self.was_stored(row.trajectory_key, &row.content_hash).await?);
-        Ok(if seen { None } else { next })
+        let known = match self.revisions.entry(row.trajectory_key) {
+            Entry::Occupied(known) => known.into_mut(),
+            // the effective revision is the only one
+            Entry::Vacant(unknown) if stored.revision == 0 => unknown.insert(vec![stored.content_hash.clone()]),
+            Entry::Vacant(unknown) => unknown.insert(stored_hashes(self.lake, row.trajectory_key).await?),
+        };
+        // two copies of one length must not overtake each other for ever
+        let is_old = row.extent == stored.extent && known.contains(&row.content_hash);
+        Ok(if is_old { None } else { Some(stored.revision.saturating_add(1)) })
     }
+}
 
-    /// Whether any revision of a trajectory has this content: two copies of one length must not overtake each other
-    /// for ever.
-    async fn was_stored(&self, trajectory_key: i64, content_hash: &str) -> Result<bool> {
-        let snapshot = self.lake.snapshot(None).await.map_err(Error::Storage)?;
-        let filter = format!("trajectory_key = {trajectory_key}");
-        let options = ScanOptions::columns(["content_hash"]).filter(filter);
-        let mut rows = snapshot.scan(Table::Trajectories, options).await.map_err(Error::Storage)?;
-        while let Some(batch) = rows.try_next().await.map_err(Error::Storage)? {
-            let Some(hashes) = batch.column(0).as_any().downcast_ref::<StringArray>() else { continue };
-            if (0..hashes.len()).any(|row| hashes.value(row) == content_hash) {
-                return Ok(true);
-            }
+/// Content hashes of all stored revisions of a trajectory.
+async fn stored_hashes(lake: &Lake, trajectory_key: i64) -> Result<Vec<String>> {
+    let snapshot = lake.snapshot(None).await.map_err(Error::Storage)?;
+    let filter = format!("trajectory_key = {trajectory_key}");
+    let options = ScanOptions::columns(["content_hash"]).filter(filter);
+    let mut rows = snapshot.scan(Table::Trajectories, options).await.map_err(Error::Storage)?;
+    let mut found = Vec::new();
+    while let Some(batch) = rows.try_next().await.map_err(Error::Storage)? {
+        if let Some(hashes) = batch.column(0).as_any().downcast_ref::<StringArray>() {
+            found.extend(hashes.iter().flatten().map(str::to_owned));
         }
-        Ok(false)
     }
+    Ok(found)
 }
 
 fn known_of(prepared: &Prepared) -> KnownTrajectory {

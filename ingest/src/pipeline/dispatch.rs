@@ -123,12 +123,10 @@ impl<'a> Dispatcher<'a> {
                 }
             }
             Shape::ArrowStream => self.columns(name, columns::Input::Stream(unpacked.into_stream()), &sniff),
-            Shape::JsonLines | Shape::JsonDocument | Shape::Text | Shape::Binary => {
-                match self.importer_of(&sniff) {
-                    Some(importer) => self.json(name, importer, sniff.shape, unpacked),
-                    None => self.unrecognised(name, &sniff),
-                }
-            }
+            Shape::JsonLines | Shape::JsonDocument | Shape::Text | Shape::Binary => match self.importer_of(&sniff) {
+                Some(importer) => self.json(name, importer, sniff.shape, unpacked),
+                None => self.unrecognised(name, &sniff),
+            },
         }
     }
 
@@ -152,9 +150,8 @@ impl<'a> Dispatcher<'a> {
         let job = self.job(info, importer.name(), importer.memory_factor());
         let byte_offset = unpacked.byte_offset;
         let is_document = shape == Shape::JsonDocument;
-        let document = |reader, unpacked: Unpacked| {
-            Work::Document { reader, stream: unpacked.into_stream(), byte_offset }
-        };
+        let document =
+            |reader, unpacked: Unpacked| Work::Document { reader, stream: unpacked.into_stream(), byte_offset };
         let work = match reader {
             Reader::Records(reader) if !is_document => {
                 let blocks = self.blocks(unpacked);
@@ -240,7 +237,8 @@ impl<'a> Dispatcher<'a> {
         let mut rows = match columns::open(input) {
             Ok(rows) => rows,
             Err(columns::NotRows::OtherColumns(what)) => {
-                let sniffed = Sniff { head: sniff.head, members: Vec::new(), records: Vec::new(), keys: Vec::new(), ..*sniff };
+                let sniffed =
+                    Sniff { head: sniff.head, members: Vec::new(), records: Vec::new(), keys: Vec::new(), ..*sniff };
                 return self.unrecognised_as(name, &sniffed, &what);
             }
             Err(columns::NotRows::Io(error)) => return self.reject_source(&name, format, damaged(error, &name, 0)),
@@ -287,7 +285,11 @@ impl<'a> Dispatcher<'a> {
         let info = SourceInfo { stem: stem(&name), name };
         let job = Arc::new(Job { info, format: "", memory_factor: 1 });
         Counts::add(&self.shared.counts.records, 1);
-        let rejected = Rejected { raw: sniff.head.to_vec(), byte_length: sniff.head.len() as u64, ..self.whole_source(rule::UNRECOGNISED, what) };
+        let rejected = Rejected {
+            raw: sniff.head.to_vec(),
+            byte_length: sniff.head.len() as u64,
+            ..self.whole_source(rule::UNRECOGNISED, what)
+        };
         self.reject(&job, rejected)
     }
 

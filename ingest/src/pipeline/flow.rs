@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::budget::{Budget, Permit};
 use crate::error::Error;
-use crate::importer::{ArchiveReader, RecordReader, Rejected, SessionReader, SourceInfo};
+use crate::importer::{ArchiveReader, RecordReader, Rejected, SessionReader, SourceInfo, Verdict};
 use crate::importers::columns::Piece;
 use crate::prepare::Prepared;
 use crate::report::Counts;
@@ -83,8 +83,19 @@ pub(crate) struct Delivery {
 }
 
 pub(crate) enum Outcome {
-    Prepared { prepared: Box<Prepared>, permit: Arc<Permit> },
-    Rejected { rejected: Box<Rejected>, job: Arc<Job>, permit: Option<Arc<Permit>> },
+    Prepared {
+        prepared: Box<Prepared>,
+        permit: Arc<Permit>,
+    },
+    Rejected {
+        rejected: Box<Rejected>,
+        job: Arc<Job>,
+        permit: Option<Arc<Permit>>,
+    },
+    Verdict {
+        verdict: Box<Verdict>,
+        job: Arc<Job>,
+    },
     /// Nothing more comes of this piece.
     Done,
     /// The ingest must end.

@@ -58,7 +58,12 @@ impl Group {
             if versions_sent.insert((trajectory.run_id.clone(), weight_version.clone())) {
                 let run_id = trajectory.run_id.clone();
                 // the writer gives the ordinal
-                self.weight_versions.push(WeightVersionRow { run_id, weight_version, ordinal: 0, first_seen_at: self.now });
+                self.weight_versions.push(WeightVersionRow {
+                    run_id,
+                    weight_version,
+                    ordinal: 0,
+                    first_seen_at: self.now,
+                });
             }
         }
         self.steps.extend(steps.into_iter().map(|step| StepRow { write_id, revision, ..step }));
@@ -79,6 +84,11 @@ impl Group {
             logged_at: self.now,
         });
         self.trajectories.push(trajectory);
+    }
+
+    /// Adds verdicts that came after their trajectories.
+    pub(crate) fn add_verdicts(&mut self, verdicts: Vec<RewardRow>) {
+        self.rewards.extend(verdicts);
     }
 
     /// The batches of all tables.

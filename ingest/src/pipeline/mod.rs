@@ -16,6 +16,7 @@ mod flow;
 mod group;
 mod quarantine;
 mod sink;
+mod verdicts;
 mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -83,7 +84,7 @@ pub async fn ingest(lake: &Lake, settings: IngestSettings, progress: &dyn Progre
             quarantined: report.quarantined,
         });
     };
-    let mut report = Committer::new(lake, writer).run(received, tick).await?;
+    let mut report = Committer::new(lake, writer, &shared.settings).run(received, tick).await?;
     drop(stop);
     report.files = shared.counts.files.load(Ordering::Relaxed);
     report.records = shared.counts.records.load(Ordering::Relaxed);

@@ -79,7 +79,9 @@ fn key_of(rejected: &Rejected, source: &str) -> i64 {
     let mut hash = Xxh3::new();
     hash.update(&rejected.byte_offset.to_le_bytes());
     hash.update(&rejected.byte_length.to_le_bytes());
-    for text in [rejected.rule.as_bytes(), rejected.trajectory_id.as_deref().unwrap_or_default().as_bytes(), &rejected.raw] {
+    for text in
+        [rejected.rule.as_bytes(), rejected.trajectory_id.as_deref().unwrap_or_default().as_bytes(), &rejected.raw]
+    {
         hash.update(&(text.len() as u64).to_le_bytes());
         hash.update(text);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::flow::{End, Job, Outcome, Shared};
 use crate::budget::Permit;
 use crate::error::Error;
-use crate::importer::{Record, RecordError, Rejected, Sink};
+use crate::importer::{Record, RecordError, Rejected, Sink, Verdict};
 use crate::prepare::Preparer;
 use crate::rollout::{Provenance, Rollout, hex16};
 
@@ -60,6 +60,10 @@ impl Sink for PipeSink<'_> {
         self.take(rollout, &[])
     }
 
+    fn verdict(&mut self, verdict: Verdict) -> Result<(), RecordError> {
+        self.send(Outcome::Verdict { verdict: Box::new(verdict), job: Arc::clone(&self.job) })
+    }
+
     fn reject(&mut self, mut rejected: Rejected) -> Result<(), RecordError> {
         let limit = usize::try_from(self.shared.settings.quarantine_bytes_max).unwrap_or(usize::MAX);
         rejected.raw.truncate(limit);
@@ -100,6 +104,10 @@ impl Sink for AtRecord<'_, '_> {
             };
         }
         self.sink.take(rollout, self.record.bytes)
+    }
+
+    fn verdict(&mut self, verdict: Verdict) -> Result<(), RecordError> {
+        self.sink.verdict(verdict)
     }
 
     fn reject(&mut self, rejected: Rejected) -> Result<(), RecordError> {

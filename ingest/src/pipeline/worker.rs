@@ -8,7 +8,9 @@ use super::flow::{DocumentUse, End, Job, Outcome, Shared, Task, Work};
 use super::sink::PipeSink;
 use crate::budget::{Permit, Stopped};
 use crate::error::Error;
-use crate::importer::{Archive, ArchiveReader, Member, Record, RecordError, RecordReader, Rejected, SessionReader, Sink};
+use crate::importer::{
+    Archive, ArchiveReader, Member, Record, RecordError, RecordReader, Rejected, SessionReader, Sink,
+};
 use crate::importers::columns;
 use crate::json;
 use crate::prepare::Preparer;
@@ -41,8 +43,12 @@ fn do_task(shared: &Shared, preparer: &mut Preparer, task: Task) -> Result<(), E
     let Task { seq, job, permit, work } = task;
     let mut sink = PipeSink::new(shared, preparer, seq, Arc::clone(&job), Arc::clone(&permit));
     let done = match work {
-        Work::Block { reader, block } => read_block(&*reader, &block, &mut sink).map(|n| Counts::add(&shared.counts.records, n)),
-        Work::Session { reader, blocks } => growing(&permit, || read_session(shared, reader, blocks, &job, &permit, &mut sink)),
+        Work::Block { reader, block } => {
+            read_block(&*reader, &block, &mut sink).map(|n| Counts::add(&shared.counts.records, n))
+        }
+        Work::Session { reader, blocks } => {
+            growing(&permit, || read_session(shared, reader, blocks, &job, &permit, &mut sink))
+        }
         Work::Document { reader, stream, byte_offset } => {
             growing(&permit, || read_document(shared, reader, stream, byte_offset, &job, &permit, &mut sink))
         }
@@ -120,7 +126,15 @@ pub(crate) fn too_long(shared: &Shared, head: Vec<u8>, byte_offset: u64, byte_le
     let reason = format!(
         "a line of {byte_length} bytes; line_bytes_max and memory_limit_bytes together allow {limit}; raise them to read it"
     );
-    Rejected { byte_offset, byte_length, line: Some(line), trajectory_id: None, rule: rule::TOO_LARGE.into(), reason, raw: head }
+    Rejected {
+        byte_offset,
+        byte_length,
+        line: Some(line),
+        trajectory_id: None,
+        rule: rule::TOO_LARGE.into(),
+        reason,
+        raw: head,
+    }
 }
 
 /// A damaged source is rejected; a source that could not be read ends the ingest, because a rerun may well read it.
@@ -184,7 +198,8 @@ fn read_document(
             );
             let byte_length = bytes.len() as u64;
             let rule = rule::TOO_LARGE.into();
-            let rejected = Rejected { byte_offset, byte_length, line: None, trajectory_id: None, rule, reason, raw: bytes };
+            let rejected =
+                Rejected { byte_offset, byte_length, line: None, trajectory_id: None, rule, reason, raw: bytes };
             return sink.reject(rejected);
         }
         Err(error) => return sink.reject(damaged(error, &job.info.name, byte_offset)?),
@@ -269,7 +284,8 @@ impl Archive for HeldArchive<'_> {
         let Some(member) = self.archive.members().get(index).cloned() else {
             return Err(RecordError::refused(rule::MISSING_FIELD, format!("the archive has no member {index}")));
         };
-        let refused = |problem: String| RecordError::refused(rule::DAMAGED, format!("member {}: {problem}", member.name));
+        let refused =
+            |problem: String| RecordError::refused(rule::DAMAGED, format!("member {}: {problem}", member.name));
         if member.byte_length > limit {
             let problem = format!("member {} has {} bytes, at most {limit} are held", member.name, member.byte_length);
             return Err(RecordError::refused(rule::TOO_LARGE, problem));

@@ -70,7 +70,10 @@ fn check_segments(steps: &[RolloutStep]) -> Result<(), Refusal> {
 fn check_step(index: usize, step: &mut RolloutStep) -> Result<(), Refusal> {
     let refuse = |rule, reason: String| Err(Refusal::new(rule, format!("step {index}: {reason}")));
     if step.base_step.is_some_and(|base| usize::try_from(base).map_or(true, |base| base >= index)) {
-        return refuse(rule::BAD_BASE_STEP, format!("extends step {}, which is not before it", step.base_step.unwrap_or(-1)));
+        return refuse(
+            rule::BAD_BASE_STEP,
+            format!("extends step {}, which is not before it", step.base_step.unwrap_or(-1)),
+        );
     }
     if step.n_context_messages > step.messages.len() {
         let (context, all) = (step.n_context_messages, step.messages.len());
@@ -79,7 +82,10 @@ fn check_step(index: usize, step: &mut RolloutStep) -> Result<(), Refusal> {
     let Some(ids) = &step.token_ids else {
         let orphan = step.logprobs.is_some() || step.versions.is_some() || step.routed_experts.is_some();
         if orphan || step.mask.n_tokens() > 0 || step.n_output_tokens > 0 {
-            return refuse(rule::MISSING_FIELD, "has a mask, log-probs, versions or routed experts and no token ids".into());
+            return refuse(
+                rule::MISSING_FIELD,
+                "has a mask, log-probs, versions or routed experts and no token ids".into(),
+            );
         }
         return Ok(());
     };
@@ -89,7 +95,10 @@ fn check_step(index: usize, step: &mut RolloutStep) -> Result<(), Refusal> {
     }
     let masked = step.mask.n_tokens();
     if masked != n {
-        return refuse(rule::MASK_LENGTH_MISMATCH, format!("the loss mask has {masked} entries and there are {n} token ids"));
+        return refuse(
+            rule::MASK_LENGTH_MISMATCH,
+            format!("the loss mask has {masked} entries and there are {n} token ids"),
+        );
     }
     if step.n_output_tokens > n {
         let output = step.n_output_tokens;

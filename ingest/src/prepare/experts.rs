@@ -50,7 +50,11 @@ impl ExpertEncoder {
 fn guess_shape(experts: &RoutedExperts) -> (usize, usize) {
     let ids = experts.byte_length().checked_div(experts.rows).unwrap_or(0) / experts.dtype.width();
     let ids = ids.max(1);
-    let top_k = if ids.is_multiple_of(8) { 8 } else { (1..=TOPK_MAX.min(ids)).rev().find(|k| ids.is_multiple_of(*k)).unwrap_or(1) };
+    let top_k = if ids.is_multiple_of(8) {
+        8
+    } else {
+        (1..=TOPK_MAX.min(ids)).rev().find(|k| ids.is_multiple_of(*k)).unwrap_or(1)
+    };
     (ids / top_k, top_k)
 }
 
@@ -70,13 +74,8 @@ mod tests {
     #[test]
     fn without_a_shape_the_order_is_kept_even_where_sets_are_wanted() {
         let raw: Vec<u8> = (0..30).rev().collect();
-        let experts = RoutedExperts {
-            chunks: vec![raw.clone().into()],
-            dtype: ExpertDtype::Uint8,
-            layers: 0,
-            top_k: 0,
-            rows: 3,
-        };
+        let experts =
+            RoutedExperts { chunks: vec![raw.clone().into()], dtype: ExpertDtype::Uint8, layers: 0, top_k: 0, rows: 3 };
         let encoded = ExpertEncoder::new(false).encode(&experts).unwrap();
         assert_eq!(dressage_codec::decode_all(&encoded).unwrap().bytes, raw);
     }

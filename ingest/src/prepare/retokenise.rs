@@ -1,5 +1,7 @@
 //! `--tokenizer`: ids for steps that have text only. They are not what the policy sampled, and say so.
 
+use std::sync::Arc;
+
 use dressage_schemas::message::Content;
 use dressage_schemas::spans::MaskSpans;
 use dressage_schemas::words::flag;
@@ -27,7 +29,7 @@ pub(crate) fn fill(rollout: &mut Rollout, tokenizer: &Tokenizer) {
 }
 
 /// The text of some messages as ids: what each says, without a chat template, which logs do not have.
-fn encode(messages: &[Content], tokenizer: &Tokenizer) -> Option<Vec<i32>> {
+fn encode(messages: &[Arc<Content>], tokenizer: &Tokenizer) -> Option<Vec<i32>> {
     let mut ids = Vec::new();
     for message in messages {
         for text in [&message.reasoning, &message.text, &message.tool_calls].into_iter().flatten() {

@@ -28,11 +28,7 @@ pub(crate) struct Names<'a> {
 }
 
 /// The rows of a rollout; takes its fields.
-pub(crate) fn build(
-    rollout: &mut Rollout,
-    names: Names<'_>,
-    encoder: &mut ExpertEncoder,
-) -> Result<Prepared, Refusal> {
+pub(crate) fn build(rollout: &mut Rollout, names: Names<'_>, encoder: &mut ExpertEncoder) -> Result<Prepared, Refusal> {
     let mut contents = Contents::default();
     for data in std::mem::take(&mut rollout.data) {
         contents.add(data);
@@ -144,7 +140,7 @@ fn row_bytes(row: &StepRow) -> u64 {
     payload as u64 + lists as u64 + row.extra.as_ref().map_or(0, String::len) as u64 + ROW_BYTES
 }
 
-fn reward_row(reward: RolloutReward, key: i64) -> RewardRow {
+pub(crate) fn reward_row(reward: RolloutReward, key: i64) -> RewardRow {
     RewardRow {
         trajectory_key: key,
         grader: reward.grader.unwrap_or_else(|| DEFAULT_GRADER.to_owned()),
@@ -164,12 +160,7 @@ fn object(map: &Map<String, Value>) -> Option<String> {
     serde_json::to_string(map).ok()
 }
 
-fn trajectory_row(
-    rollout: &mut Rollout,
-    names: Names<'_>,
-    steps: &[StepRow],
-    rewards: &[RewardRow],
-) -> TrajectoryRow {
+fn trajectory_row(rollout: &mut Rollout, names: Names<'_>, steps: &[StepRow], rewards: &[RewardRow]) -> TrajectoryRow {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let total = |get: fn(&StepRow) -> i64| steps.iter().map(get).sum::<i64>();
     TrajectoryRow {

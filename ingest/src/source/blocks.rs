@@ -20,7 +20,12 @@ pub(crate) struct Block {
 pub(crate) enum Next {
     Block(Block),
     /// A line is longer than allowed: its first bytes, and where it starts. The rest of it was read past.
-    TooLong { head: Vec<u8>, byte_offset: u64, byte_length: u64, line: u64 },
+    TooLong {
+        head: Vec<u8>,
+        byte_offset: u64,
+        byte_length: u64,
+        line: u64,
+    },
     End,
 }
 
@@ -38,15 +43,7 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// `byte_offset` is how much of the source was read before (a byte order mark).
     pub(crate) fn new(source: Box<dyn Read + Send>, byte_offset: u64, line_bytes_max: u64) -> Self {
-        Self {
-            source,
-            carry: Vec::new(),
-            byte_offset,
-            line: 1,
-            ended: false,
-            line_bytes_max,
-            block_bytes: BLOCK_BYTES,
-        }
+        Self { source, carry: Vec::new(), byte_offset, line: 1, ended: false, line_bytes_max, block_bytes: BLOCK_BYTES }
     }
 
     /// The next block. `grown` is told each time before the block grows beyond its usual size (by how much), so that
@@ -164,7 +161,13 @@ mod tests {
     fn a_line_over_the_limit_is_read_past_and_the_next_one_is_found() {
         let text = [b"{\"a\":1}\n".as_slice(), &b"x".repeat(100), b"\n{\"b\":2}\n"].concat();
         let next = all(&text, 8, 40);
-        let rest: Vec<u8> = next.iter().flat_map(|n| match n { Next::Block(b) => b.bytes.clone(), _ => vec![] }).collect();
+        let rest: Vec<u8> = next
+            .iter()
+            .flat_map(|n| match n {
+                Next::Block(b) => b.bytes.clone(),
+                _ => vec![],
+            })
+            .collect();
         assert_eq!(rest, b"{\"a\":1}\n{\"b\":2}\n");
         let long = next.iter().find_map(|n| match n {
             Next::TooLong { byte_offset, byte_length, line, .. } => Some((*byte_offset, *byte_length, *line)),

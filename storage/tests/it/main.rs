@@ -1,7 +1,7 @@
 //! Stores from outside: what a user of this crate may rely on, on memory and on a local disk. The same suite runs on
 //! an S3 service from the root package's tests.
 
-// shared set-up is no test function, and a failure in it is a failure of the test
+// tests fail by panicking; helpers outside of test functions are no different
 #![allow(clippy::unwrap_used)]
 
 mod crash;

@@ -112,11 +112,22 @@ struct Walk<'a> {
     group_of: HashMap<usize, usize>,
     /// Rows with nothing but tool results, by the response that they follow.
     results: BTreeMap<usize, Vec<usize>>,
+    /// The first response's first row of each tree.
+    first_of_root: HashMap<usize, usize>,
+    /// Whether some response is not a sub-agent's.
+    has_main: bool,
 }
 
 impl<'a> Walk<'a> {
     fn new(trees: &'a Trees, nodes: &[usize]) -> Self {
-        let mut walk = Self { trees, groups: Vec::new(), group_of: HashMap::new(), results: BTreeMap::new() };
+        let mut walk = Self {
+            trees,
+            groups: Vec::new(),
+            group_of: HashMap::new(),
+            results: BTreeMap::new(),
+            first_of_root: HashMap::new(),
+            has_main: false,
+        };
         let mut by_id: HashMap<(&str, bool, Option<&str>), usize> = HashMap::new();
         for &node in nodes {
             let Some(Row { kind: RowKind::Assistant(response), is_sidechain, agent_id, .. }) = trees.row(node) else {
@@ -135,6 +146,8 @@ impl<'a> Walk<'a> {
                 group.rows.push(node);
             }
             walk.group_of.insert(node, group);
+            walk.first_of_root.entry(trees.root(node)).or_insert(node);
+            walk.has_main |= !*is_sidechain;
         }
         for index in 0..walk.groups.len() {
             let blocks = fold(walk.responses(index).map(|response| response.blocks.as_slice()));
@@ -142,14 +155,39 @@ impl<'a> Walk<'a> {
                 group.reply = Arc::new(anthropic_assistant(blocks));
             }
         }
+        let mut bases = HashMap::new();
         for &node in nodes {
             if let Some(Row { kind: RowKind::User { only_results: true, .. }, .. }) = trees.row(node)
-                && let Some(group) = walk.climb(node).base
+                && let Some(group) = walk.base_of(node, &mut bases)
             {
                 walk.results.entry(group).or_default().push(node);
             }
         }
         walk
+    }
+
+    /// The response above a row, remembering it for all rows on the way: long runs of rows are walked once.
+    fn base_of(&self, from: usize, bases: &mut HashMap<usize, Option<usize>>) -> Option<usize> {
+        let mut passed = Vec::new();
+        let mut at = Some(from);
+        let mut base = None;
+        while let Some(node) = at {
+            if let Some(known) = bases.get(&node) {
+                base = *known;
+                break;
+            }
+            passed.push(node);
+            match self.trees.row(node).map(|row| &row.kind) {
+                Some(RowKind::Assistant(_)) => {
+                    base = self.group_of.get(&node).copied();
+                    break;
+                }
+                Some(RowKind::Compaction { .. }) | None => break,
+                Some(_) => at = self.trees.parent(node),
+            }
+        }
+        bases.extend(passed.into_iter().map(|node| (node, base)));
+        base
     }
 
     fn responses(&self, group: usize) -> impl Iterator<Item = &'a Response> {
@@ -308,17 +346,15 @@ impl<'a> Walk<'a> {
     /// Why a segment starts at a row, if one does.
     fn cause(&self, way: &Before, node: usize) -> Option<&'static str> {
         let is_sidechain = |node: usize| self.trees.row(node).is_some_and(|row| row.is_sidechain);
-        let root = self.trees.root(node);
-        let mut firsts = self.groups.iter().filter_map(|group| group.rows.first().copied());
         if way.is_compacted {
             Some(boundary::COMPACTION)
         } else if is_sidechain(node) {
             // in a file of its own a sub-agent is a trajectory of its own
-            firsts.any(|first| !is_sidechain(first)).then_some(boundary::SUBAGENT)
+            self.has_main.then_some(boundary::SUBAGENT)
         } else {
             // another way on from an earlier row of the same tree: the user went back to it
-            (way.base.is_some() || firsts.any(|first| first < node && self.trees.root(first) == root))
-                .then_some(boundary::REWIND)
+            let first = self.first_of_root.get(&self.trees.root(node));
+            (way.base.is_some() || first.is_some_and(|&first| first < node)).then_some(boundary::REWIND)
         }
     }
 

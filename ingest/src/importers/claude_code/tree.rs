@@ -1,6 +1,6 @@
 //! Links between rows, mended where they are broken, and the trees that they make.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dressage_schemas::words::flag;
 
@@ -107,12 +107,13 @@ impl Trees {
             None => sessions.push(Session { id, parent, trees: vec![tree] }),
         };
         let name = |row: &Row| row.session.clone().unwrap_or_else(|| "session".to_owned());
-        let is_main = |id: &str| last.values().any(|&at| !self.rows[at].is_sidechain && name(&self.rows[at]) == id);
+        let main: HashSet<String> =
+            last.values().map(|&at| &self.rows[at]).filter(|row| !row.is_sidechain).map(name).collect();
         for (&root, &at) in &last {
             let row = &self.rows[at];
             let session = name(row);
             let tree = Tree { root };
-            if !row.is_sidechain || is_main(&session) {
+            if !row.is_sidechain || main.contains(&session) {
                 // seen in the session's own file, a sub-agent is a lineage of it
                 add(session, None, tree);
                 continue;
@@ -129,7 +130,9 @@ impl Trees {
 
     /// The rows of some trees, in order of the file.
     pub(super) fn nodes_of<'a>(&'a self, trees: &'a [Tree]) -> impl Iterator<Item = usize> + 'a {
-        (0..self.rows.len()).filter(move |&node| trees.iter().any(|tree| self.roots[node] == tree.root))
+        // trees are found in order of their roots
+        (0..self.rows.len())
+            .filter(move |&node| trees.binary_search_by_key(&self.roots[node], |tree| tree.root).is_ok())
     }
 
     pub(super) fn row(&self, node: usize) -> Option<&Row> {

@@ -102,7 +102,10 @@ pub(crate) fn open(input: Input) -> Result<Rows, NotRows> {
         if schema.index_of(column).is_err() {
             let mut names: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
             names.truncate(12);
-            let what = format!("a table without column {column}; its columns are {}", names.join(", "));
+            let is_prompts =
+                names.contains(&"prompt") && names.iter().any(|n| matches!(*n, "reward_model" | "ability"));
+            let kind = if is_prompts { "a prompt set: a table" } else { "a table" };
+            let what = format!("{kind} without column {column}; its columns are {}", names.join(", "));
             return Err(NotRows::OtherColumns(what));
         }
     }

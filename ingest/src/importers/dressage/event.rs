@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::line::{EventLine, Header, SegmentLine};
 use super::whole::{header_of, name_trajectory, repaired, segment_of, settle_status, verdict_of, wrong_type};
-use crate::importer::{Record, RecordError, SessionReader, Sink};
+use crate::importer::{Record, RecordError, Rejected, SessionReader, Sink, Verdict};
 use crate::importers::timestamp::micros;
 use crate::rollout::{ProvenanceBuilder, Rollout, RolloutStep};
 use crate::rule;
@@ -84,9 +84,14 @@ impl EventStream {
         // parsed in full before anything is changed
         let given = Event::of(&kind, header, step).map_err(|error| name_trajectory(error, &id))?;
         if !self.open.contains_key(&key) {
-            if matches!(given, Event::Reward(_)) {
-                let reason = "a reward for a trajectory that has no step in this stream, or has finished";
-                return Err(name_trajectory(RecordError::refused(rule::ORPHAN, reason), &id));
+            if let Event::Reward(value) = given {
+                let reward = verdict_of(value).ok_or_else(|| {
+                    let refused = RecordError::refused(rule::MISSING_FIELD, "the reward event has no value");
+                    name_trajectory(refused, &id)
+                })?;
+                let reason = "a reward for a trajectory that is neither in this stream nor in the store";
+                let orphan = Rejected::record(record, rule::ORPHAN, reason).of_trajectory(id.clone());
+                return sink.verdict(Verdict { run_id: key.0, trajectory_id: id, reward, orphan });
             }
             let rollout = Rollout { run_id: key.0.clone(), ..Rollout::new(id.clone()) };
             let fresh = Open { rollout, status: None, provenance: ProvenanceBuilder::default(), events: 0 };
@@ -258,7 +263,6 @@ fn place(rollout: &mut Rollout, mut step: RolloutStep) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::importer::Rejected;
 
     #[derive(Default)]
     struct Seen(Vec<Rollout>);

@@ -275,6 +275,7 @@ mod tests {
 
     #[test]
     fn a_cut_line_is_a_syntax_error_so_that_it_can_be_taken_apart() {
-        assert!(matches!(read(&LINE[..200]), Err(RecordError::Syntax(Broken { cut: true, .. }))));
+        let line = LINE.replace("NAN", "-0.25");
+        assert!(matches!(read(&line[..300]), Err(RecordError::Syntax(Broken { cut: true, .. }))));
     }
 }

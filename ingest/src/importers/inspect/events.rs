@@ -97,7 +97,7 @@ impl Calls {
         let is_nested = agents.len() > 1;
 
         let mut call = ModelCall {
-            tools: tools_content(event.get("tools")).map(Arc::new),
+            tools: tools_content(event.get("tools")),
             finish_reason: choice.and_then(|choice| choice.get("stop_reason")?.as_str()).map(finish_reason),
             model: text(&event, "model"),
             usage_input_tokens: (!input.is_empty()).then(|| input.iter().sum()),
