@@ -9,7 +9,7 @@ use dressage_schemas::spans::{MaskSpans, VersionSpans};
 use dressage_schemas::words::{Route, Status};
 use serde_json::{Map, Value};
 
-/// One trajectory as its source tells it. Importers fill it; the pipeline checks it at the door ([`crate::door`]),
+/// One trajectory as its source tells it. Importers fill it; the pipeline checks it at the door (`prepare::door`),
 /// hashes it, decides whether the store has it already, and turns it into rows.
 #[derive(Debug, Clone)]
 pub struct Rollout {

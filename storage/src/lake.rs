@@ -14,6 +14,7 @@ use lance::session::Session;
 use lance_file::version::LanceFileVersion;
 use lance_io::object_store::{ObjectStoreParams, ObjectStoreRegistry};
 use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 
 use crate::durable;
@@ -297,9 +298,13 @@ impl Lake {
 }
 
 async fn race_at(objects: &Arc<dyn ObjectStore>, root: &Path, location: &Location) -> Result<RaceOutcome> {
-    // a local file system cannot replace under a condition, and no commit needs it to
-    let replace = location.folder().is_none();
-    race::run(objects, root, replace).await
+    if location.folder().is_none() {
+        return race::run(objects, root, true).await;
+    }
+    // a local file system cannot replace under a condition, and no commit needs it to; what the races write is
+    // removed again, so it need not be flushed either
+    let unflushed: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+    race::run(&unflushed, root, false).await
 }
 
 /// Bytes and requests to the store.

@@ -49,8 +49,10 @@ pub(crate) fn schema(table: Table) -> SchemaRef {
     let mut fields: Vec<Field> = Vec::with_capacity(logical.fields().len() + 1);
     for field in logical.fields() {
         if table == Table::Steps && field.name() == ROUTED_EXPERTS {
-            let mut options = lance::BlobFieldOptions::default();
-            options.dedicated_size_threshold = NonZeroUsize::new(DEDICATED_BLOB_BYTES);
+            let options = lance::BlobFieldOptions {
+                dedicated_size_threshold: NonZeroUsize::new(DEDICATED_BLOB_BYTES),
+                ..lance::BlobFieldOptions::default()
+            };
             fields.push(lance::blob_field_with_options(ROUTED_EXPERTS, true, options));
         } else if is_compressed(table, field.name()) {
             let hints = [(COMPRESSION.to_owned(), "zstd".to_owned()), (COMPRESSION_LEVEL.to_owned(), "1".to_owned())];

@@ -25,7 +25,7 @@ pub struct StoreSettings {
 }
 
 /// How to reach an S3-compatible service.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct S3Settings {
     /// Service address; none means AWS.
@@ -53,20 +53,6 @@ impl Default for StoreSettings {
             retry_timeout_ms: 120_000,
             read_ahead_bytes_max: 64 << 20,
             local_fsync: true,
-        }
-    }
-}
-
-impl Default for S3Settings {
-    fn default() -> Self {
-        Self {
-            endpoint: None,
-            region: None,
-            access_key_id: None,
-            secret_access_key: Secret::default(),
-            session_token: Secret::default(),
-            allow_http: false,
-            path_style: None,
         }
     }
 }

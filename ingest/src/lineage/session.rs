@@ -49,7 +49,7 @@ pub struct ModelCall {
     pub created_at: Option<i64>,
     /// Not to be trained on, whatever the tokens say.
     pub untrainable: bool,
-    /// Words of [`flag`](dressage_schemas::words::flag).
+    /// Words of [`flag`].
     pub flags: Vec<&'static str>,
     /// Keys that we have no column for.
     pub extra: Map<String, Value>,

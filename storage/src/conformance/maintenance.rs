@@ -42,6 +42,9 @@ pub(super) async fn compaction_keeps_every_byte(settings: &StoreSettings) -> Out
     same("steps of a reader that was there before", &pinned, &steps_before)?;
     let found = check(&reopened, &CheckOptions::default()).await?;
     same("what a check finds afterwards", &found.problems, &Vec::new())?;
+    // what is large enough is not rewritten again
+    let small = CompactOptions { target_bytes: 1, ..CompactOptions::default() };
+    same("tables rewritten though their fragments are large", &compact(&reopened, &small).await?.tables, &Vec::new())?;
     // look-ups go through the index that compaction made, and through the one that it extends
     for round in 0..2 {
         let newest = reopened.snapshot(None).await?;

@@ -1,6 +1,8 @@
 //! The suite that every kind of store must pass: memory, a folder, and any S3 service, over the same API that the
 //! rest of the project uses. Behind the feature `conformance`, for tests.
 //!
+//! [`CHECKS`] names them, [`run`] runs one.
+//!
 //! Each check makes a store of its own below the given settings' URI, so that one place can run all of them.
 
 mod concurrency;
@@ -84,6 +86,7 @@ checks! {
     "nothing_is_visible_before_its_commit" => round_trip::nothing_is_visible_before_its_commit,
     "rows_are_taken_by_address" => round_trip::rows_are_taken_by_address,
     "a_scan_reads_no_payload_unasked" => round_trip::a_scan_reads_no_payload_unasked,
+    "values_larger_than_the_read_ahead_are_read" => round_trip::values_larger_than_the_read_ahead_are_read,
     "a_slice_of_routed_experts_reads_a_part" => round_trip::a_slice_of_routed_experts_reads_a_part,
     "contents_are_stored_once" => round_trip::contents_are_stored_once,
     "weight_versions_are_numbered_once" => round_trip::weight_versions_are_numbered_once,

@@ -1,15 +1,18 @@
 //! What goes in comes out, and nothing else is read on the way.
 
+use std::time::Duration;
+
 use arrow::array::{Int64Array, RecordBatch, StringArray};
 use arrow::compute::{concat_batches, lexsort_to_indices, take_record_batch};
 use dressage_schemas::Table;
+use dressage_schemas::message::Content;
 use dressage_schemas::tables::{contents, steps, trajectories};
 use futures::TryStreamExt;
 
 use super::load::{self, Shape};
 use super::{Outcome, below, fresh, holds, same};
 use crate::physical::{row_addresses, typed};
-use crate::{ErrorKind, Lake, ScanOptions, Snapshot, StoreSettings, WriterSettings};
+use crate::{ErrorKind, Lake, ScanOptions, Snapshot, StoreSettings, WriteGroup, WriterSettings};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -237,4 +240,28 @@ pub(super) async fn weight_versions_are_numbered_once(settings: &StoreSettings) 
     let ordinals: &Int64Array = typed(Table::WeightVersions, &found, "ordinal")?;
     same("versions in order", &names.iter().flatten().collect::<Vec<_>>(), &vec!["v2", "v0", "v1"])?;
     same("ordinals", &ordinals.values().to_vec(), &vec![0, 1, 2])
+}
+
+pub(super) async fn values_larger_than_the_read_ahead_are_read(settings: &StoreSettings) -> Outcome {
+    let place = StoreSettings { read_ahead_bytes_max: 256 << 10, ..below(settings, "large") };
+    let lake = Lake::init(place.clone()).await?;
+    let mut writer = lake.writer(WriterSettings::default());
+    // routes of about a megabyte, and messages of two that do not compress
+    let shape = Shape { steps: 1, tokens: 100_000, routed: true };
+    let steps = load::append(&mut writer, "r", 0..3, shape).await?;
+    let mut random = load::Random(7);
+    let mut text = || (0..250_000).map(|_| format!("{:08x}", random.next() as u32)).collect::<String>();
+    let rows: Vec<_> = (0..6).map(|_| load::content(&Content::plain("user", &text()))).collect();
+    writer.append(WriteGroup { contents: Some(contents::batch(&rows)?), ..WriteGroup::default() }).await?;
+    writer.close().await?;
+    let snapshot = Lake::open(place).await?.snapshot(None).await?;
+    let read = tokio::time::timeout(Duration::from_secs(300), async {
+        let texts = all_rows(&snapshot, Table::Contents, ScanOptions::columns(["n_bytes", "text"])).await?;
+        let routes = all_rows(&snapshot, Table::Steps, ScanOptions::columns(["routed_experts"])).await?;
+        Fallible::Ok((texts.num_rows(), routes.num_rows()))
+    });
+    let (texts, routes) = read.await??;
+    same("steps read", &routes, &steps.len())?;
+    // the messages of the steps, too: the system prompt and one reply each
+    same("messages read", &texts, &(rows.len() + 1 + steps.len()))
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::index;
 use crate::lake::Lake;
+use crate::maintain::info::table_info;
 use crate::writer::commit::flush_fragments;
 
 /// How far to go.
@@ -17,16 +18,16 @@ use crate::writer::commit::flush_fragments;
 pub struct CompactOptions {
     /// Only this table.
     pub table: Option<Table>,
-    /// Fragments with fewer rows are joined. Payload tables use a smaller number, so that files stay of a size that
-    /// can be rewritten in one go.
+    /// Fragments with fewer rows are joined.
     pub target_rows: usize,
-    /// A data file ends at this size.
-    pub file_bytes_max: u64,
+    /// Fragments of about this many bytes are left alone, however few rows they have: else every run would rewrite
+    /// all payload for the sake of some new rows.
+    pub target_bytes: u64,
 }
 
 impl Default for CompactOptions {
     fn default() -> Self {
-        Self { table: None, target_rows: 1 << 20, file_bytes_max: 4 << 30 }
+        Self { table: None, target_rows: 1 << 20, target_bytes: 1 << 30 }
     }
 }
 
@@ -51,7 +52,7 @@ pub struct CompactedTable {
 }
 
 /// Rows of a batch while payload is rewritten: a value of routed experts may have many megabytes.
-const PAYLOAD_BATCH_ROWS: usize = 16;
+const PAYLOAD_BATCH_ROWS: usize = 8;
 const BATCH_ROWS: usize = 4_096;
 
 /// Joins small fragments of all tables (or one), and brings their indexes up to date.
@@ -74,13 +75,20 @@ pub async fn compact(lake: &Lake, options: &CompactOptions) -> Result<CompactRep
     Ok(CompactReport { tables })
 }
 
+/// Rows of a fragment of the wanted size, by the mean size of the table's rows.
+async fn target_rows(lake: &Lake, table: Table, options: &CompactOptions) -> Result<usize> {
+    let info = table_info(lake, table).await?;
+    let row_bytes = (info.bytes_live / (info.rows + info.rows_deleted).max(1)).max(1);
+    let rows = usize::try_from(options.target_bytes / row_bytes).unwrap_or(usize::MAX);
+    Ok(rows.clamp(1, options.target_rows.max(1)))
+}
+
 async fn compact_table(lake: &Lake, table: Table, options: &CompactOptions) -> Result<Option<CompactedTable>> {
     let fail = |e| Error::table("compact", table, e);
     let mut dataset = lake.latest(table).await?.as_ref().clone();
     let payload = table == Table::Steps;
     let plan_options = CompactionOptions {
-        target_rows_per_fragment: options.target_rows,
-        max_bytes_per_file: usize::try_from(options.file_bytes_max).ok(),
+        target_rows_per_fragment: target_rows(lake, table, options).await?,
         batch_size: Some(if payload { PAYLOAD_BATCH_ROWS } else { BATCH_ROWS }),
         io_buffer_size: Some(lake.settings().read_ahead_bytes_max),
         num_threads: Some(1),

@@ -71,7 +71,8 @@ pub async fn info(lake: &Lake) -> Result<StoreInfo> {
     })
 }
 
-async fn table_info(lake: &Lake, table: Table) -> Result<TableInfo> {
+/// Looks at one table.
+pub(crate) async fn table_info(lake: &Lake, table: Table) -> Result<TableInfo> {
     let dataset = lake.latest(table).await?;
     let objects = list_objects(lake, table).await?;
     let live: HashSet<&str> =
