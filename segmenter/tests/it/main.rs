@@ -1,6 +1,6 @@
 //! The SQL session as its users see it: one binary for all integration tests.
 
-// helpers of tests are tests, too
+// shared set-up is no test function, and a failure in it is a failure of the test
 #![allow(clippy::unwrap_used)]
 
 mod files;

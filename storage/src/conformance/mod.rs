@@ -1,6 +1,8 @@
 //! The suite that every kind of store must pass: memory, a folder, and any S3 service, over the same API that the
 //! rest of the project uses. Behind the feature `conformance`, for tests.
 //!
+//! [`CHECKS`] names them, [`run`] runs one.
+//!
 //! Each check makes a store of its own below the given settings' URI, so that one place can run all of them.
 
 mod concurrency;

@@ -62,7 +62,7 @@ impl Default for WriterSettings {
         Self {
             commit_bytes: 256 << 20,
             commit_interval_ms: 30_000,
-            buffer_bytes_max: 64 << 20,
+            buffer_bytes_max: 32 << 20,
             known_rows_max: 1_000_000,
             index_rows_min: 50_000,
         }

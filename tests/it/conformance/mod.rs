@@ -79,3 +79,16 @@ contract! {
     a_tagged_snapshot_survives_collection,
     leftovers_are_removed_and_nothing_else,
 }
+
+/// The suite that `dressage-storage` runs on memory and on a folder, on the server, too.
+#[test]
+fn the_suite_of_storage_holds_on_s3() {
+    let settings = on_s3(&Weed::shared().place("suite"));
+    hold(move || async move {
+        for check in dressage_storage::conformance::CHECKS {
+            let outcome = dressage_storage::conformance::run(check, &settings).await;
+            outcome.map_err(|error| anyhow::anyhow!("{check}: {error}"))?;
+        }
+        Ok(())
+    });
+}

@@ -68,9 +68,7 @@ fn violation(package: &str, used: &str, for_tests: bool) -> Option<String> {
         let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == package) else {
             return Some(format!("{package} is no known room: add it to MAY_USE in tests/tidy/src/rooms.rs"));
         };
-        // a room's tests may use the room itself, to turn a feature of it on
-        let itself = package == used && for_tests;
-        return (!allowed.contains(&used) && !itself)
+        return (!allowed.contains(&used))
             .then(|| format!("{package} may not depend on {used}: rooms meet in src/ and tests/"));
     }
     let (heavy, rooms) = room_of(used)?;
