@@ -11,6 +11,11 @@ import pyarrow.parquet
 from lake import StoreOfRealRollouts, dressage, sql
 
 
+def first_row(query):
+    """The first row of a DuckDB query."""
+    return duckdb.sql(query).fetchall()[0]
+
+
 class ExportWithoutUs(StoreOfRealRollouts):
     @classmethod
     def setUpClass(cls):
@@ -25,19 +30,19 @@ class ExportWithoutUs(StoreOfRealRollouts):
             "select count(*) as segments, count(distinct trajectory_key) as trajectories, sum(n_tokens) as tokens, "
             "sum(n_trained_tokens) as trained from segments",
         )[0]
-        theirs = duckdb.sql(
+        theirs = first_row(
             "select count(*), count(distinct (run_id, trajectory_id)), sum(len(tokens)), "
             f"sum(list_sum(full_loss_mask)) from '{self.files}'"
-        ).fetchone()
+        )
         self.assertEqual(theirs, (ours["segments"], ours["trajectories"], ours["tokens"], ours["trained"]))
 
     def test_token_columns_of_a_segment_have_one_length(self):
-        wrong = duckdb.sql(
+        wrong = first_row(
             f"select count(*) from '{self.files}' where len(tokens) <> len(full_loss_mask) "
             "or len(tokens) <> len(full_logprobs) or len(tokens) <> len(full_versions)"
-        ).fetchone()
+        )
         self.assertEqual(wrong, (0,))
-        self.assertGreater(duckdb.sql(f"select count(tokens) from '{self.files}'").fetchone()[0], 0)
+        self.assertGreater(first_row(f"select count(tokens) from '{self.files}'")[0], 0)
 
     def test_polars_reads_the_folder_and_its_rewards(self):
         ours = sql(self.store, "select avg(reward) as mean, count(reward) as n from trajectories")[0]
@@ -52,7 +57,7 @@ class ExportWithoutUs(StoreOfRealRollouts):
         dressage("export", "--to", "arrow", arrow, "--store", self.store)
         dressage("export", "--to", "jsonl", lines, "--store", self.store)
         with pyarrow.ipc.open_file(arrow) as reader:
-            self.assertEqual(reader.read_all().num_rows, duckdb.sql(f"select count(*) from '{self.files}'").fetchone()[0])
+            self.assertEqual(reader.read_all().num_rows, first_row(f"select count(*) from '{self.files}'")[0])
         query = (
             "select s.trajectory_id, s.segment_index, s.n_tokens, s.n_trained_tokens, s.n_messages, t.status, t.reward, "
             "t.instance_id, t.group_id, t.run_id from segments s join trajectories t using (trajectory_key) order by 1, 2, 10"
@@ -68,10 +73,11 @@ class ExportWithoutUs(StoreOfRealRollouts):
     def test_chats_have_messages_that_begin_with_a_role(self):
         chats = self.path / "chats.jsonl"
         dressage("export", "--to", "hf-chat", chats, "--store", self.store)
-        rows = [json.loads(line) for line in chats.open()]
+        rows = [json.loads(line) for line in chats.read_text().splitlines()]
         self.assertEqual(len(rows), sql(self.store, "select count(*) as n from segments where n_messages > 0")[0]["n"])
         for row in rows:
-            self.assertTrue(all("role" in message for message in row["messages"]))
+            for message in row["messages"]:
+                self.assertIn("role", message)
 
 
 if __name__ == "__main__":

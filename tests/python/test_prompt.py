@@ -9,7 +9,7 @@ import unittest
 
 from lake import COMMAND, StoreOfRealRollouts
 
-DEADLINE_SECONDS = 120
+DEADLINE_SECONDS = 60
 
 
 class Terminal:
@@ -54,7 +54,7 @@ class Prompt(StoreOfRealRollouts):
         terminal.expect("dressage> ")
         terminal.type("select count(*) as how_many\r")
         terminal.type("from trajectories;\r")
-        answer = terminal.expect(r"how_many.*dressage> ")
+        answer = terminal.expect(r"──.*dressage> ")
         self.assertIn(str(self.report["trajectories_new"]), answer)
         terminal.type("\\d segments\r")
         self.assertIn("n_trained_tokens", terminal.expect(r"finish_reason.*dressage> "))
@@ -62,7 +62,7 @@ class Prompt(StoreOfRealRollouts):
         terminal.expect(r"error: .*dressage> ")
         terminal.type("\\timing\r")
         terminal.expect(r"timing is on.*dressage> ")
-        terminal.type("select count(*) from traj\t;\r")
+        terminal.type("select count(*) from quarant\t;\r")
         terminal.expect(r"1 row, .* ms.*dressage> ")
         terminal.type("\\q\r")
         self.assertEqual(terminal.wait(), 0)

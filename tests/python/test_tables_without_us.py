@@ -33,7 +33,8 @@ class TablesWithoutUs(StoreOfRealRollouts):
                 self.assertEqual(counts[row["trajectory_key"], row["write_id"]], row["n_steps"])
 
     def test_token_ids_are_little_endian_integers_of_the_source(self):
-        source = [json.loads(line) for line in (DATA / "nemo-gym" / "tokens_blackjack.jsonl").open()]
+        text = (DATA / "nemo-gym" / "tokens_blackjack.jsonl").read_text()
+        source = [json.loads(line) for line in text.splitlines()]
         generated = sorted(
             tuple(item["generation_token_ids"])
             for row in source

@@ -70,6 +70,7 @@ impl Preparer {
     ///
     /// # Errors
     /// The rejection of a rollout that contradicts itself, with its place; `raw` is empty: the caller has the bytes.
+    #[allow(clippy::result_large_err, reason = "a refusal goes straight on to quarantine, one a bad record")]
     pub(crate) fn prepare(&mut self, mut rollout: Rollout, source: &str, format: &str) -> Result<Prepared, Rejected> {
         let trajectory_id = rollout.trajectory_id.clone();
         let place = rollout.provenance.clone();

@@ -158,7 +158,7 @@ impl Maker {
             trajectory_id: format!("{}-{}-{index:08}", s.run_id, s.seed),
             instance_id: format!("task-{instance:06}"),
             status: match (dead, cut) {
-                (true, _) if index % 2 == 0 => "failed",
+                (true, _) if index.is_multiple_of(2) => "failed",
                 (true, _) => "aborted",
                 (false, true) => "truncated",
                 (false, false) => "completed",

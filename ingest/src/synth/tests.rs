@@ -1,3 +1,5 @@
+//! That a made-up load is what was ordered, the same in every format and for every run of one seed.
+
 use arrow::array::AsArray;
 use arrow::datatypes::{Int8Type, Int32Type};
 use bytes::Bytes;

@@ -38,13 +38,18 @@ struct Tokens {
 }
 
 /// All segments of these trajectories, in order.
-pub(super) fn segments<'a>(heads: &'a [Head], parts: &'a Parts, contents: &Contents) -> Result<Vec<Row<'a>>> {
+pub(super) fn segments<'a>(
+    heads: &'a [Head],
+    parts: &'a Parts,
+    contents: &Contents,
+    plain: bool,
+) -> Result<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     for head in heads {
         let mut empty = true;
         for ((_, index), segment) in parts.segments.range((head.key, i64::MIN)..=(head.key, i64::MAX)) {
             empty = false;
-            rows.push(row(head, *index, segment, parts, contents)?);
+            rows.push(row(head, *index, segment, parts, (contents, plain))?);
         }
         if empty {
             rows.push(Row {
@@ -62,7 +67,13 @@ pub(super) fn segments<'a>(heads: &'a [Head], parts: &'a Parts, contents: &Conte
     Ok(rows)
 }
 
-fn row<'a>(head: &'a Head, index: i64, segment: &'a Segment, parts: &Parts, contents: &Contents) -> Result<Row<'a>> {
+fn row<'a>(
+    head: &'a Head,
+    index: i64,
+    segment: &'a Segment,
+    parts: &Parts,
+    (contents, plain): (&Contents, bool),
+) -> Result<Row<'a>> {
     let broken = |problem: String| Error::Assemble { trajectory_id: head.trajectory_id.clone(), problem };
     let mut steps = Vec::with_capacity(segment.steps.len());
     for step_index in &segment.steps {
@@ -77,7 +88,7 @@ fn row<'a>(head: &'a Head, index: i64, segment: &'a Segment, parts: &Parts, cont
         None => None,
     };
     let messages: Vec<Value> =
-        steps.iter().flat_map(|step| &step.messages).map(|message| message.to_json(contents)).collect();
+        steps.iter().flat_map(|step| &step.messages).map(|m| if plain { m.plain() } else { m.to_json(contents) }).collect();
     let tools = steps.iter().rev().find_map(|step| step.tools.as_ref()).and_then(|hash| contents.tools.get(hash));
     Ok(Row {
         head,

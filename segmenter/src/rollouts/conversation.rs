@@ -45,17 +45,29 @@ impl Message {
 
     /// The exact JSON where it was kept, else the object that role, text and calls describe.
     pub(super) fn to_json(&self, contents: &Contents) -> Value {
-        if let Some(mut value) = self.body.as_deref().and_then(|body| serde_json::from_str::<Value>(body).ok()) {
-            inline(&mut value, contents);
+        let Some(mut body) = self.body.as_deref().and_then(|body| serde_json::from_str::<Value>(body).ok()) else {
+            return self.plain();
+        };
+        inline(&mut body, contents);
+        match body {
             // a body without a role is a part of a larger record: say whose it is
-            if let Value::Object(map) = &mut value
-                && !map.contains_key("role")
-                && let Some(role) = &self.role
-            {
-                map.insert("role".to_owned(), Value::String(role.clone()));
+            Value::Object(mut map) => {
+                if let (false, Some(role)) = (map.contains_key("role"), &self.role) {
+                    map.insert("role".to_owned(), Value::String(role.clone()));
+                }
+                Value::Object(map)
             }
-            return value;
+            // several records that are one message: it is readable as one, and they are kept beside it
+            items => {
+                let mut message = self.plain();
+                message["items"] = items;
+                message
+            }
         }
+    }
+
+    /// What every chat tool reads: role, content, reasoning, tool calls. Files are left out.
+    pub(super) fn plain(&self) -> Value {
         let mut map = Map::new();
         map.insert("role".to_owned(), json!(self.role.as_deref().unwrap_or("unknown")));
         map.insert("content".to_owned(), json!(self.text));
@@ -150,6 +162,15 @@ mod tests {
         let value = message.to_json(&contents);
         assert_eq!(value["content"][0]["image_url"]["url"], "data:image/png;base64,Zm9v");
         assert_eq!(value["content"][1]["source"]["data"], "Zm9v");
+    }
+
+    #[test]
+    fn records_that_are_one_message_stand_beside_it() {
+        let body = Some(r#"[{"type":"reasoning"},{"type":"message"}]"#.to_owned());
+        let message = Message { role: Some("assistant".into()), text: Some("hi".into()), body, ..Message::default() };
+        let value = message.to_json(&Contents::default());
+        assert_eq!((&value["role"], &value["content"]), (&json!("assistant"), &json!("hi")));
+        assert_eq!(value["items"][1]["type"], "message");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub struct RolloutOptions {
     /// Whether token ids, masks, log-probs, versions and router choices are wanted; without them only messages are
     /// read.
     pub tokens: bool,
+    /// Whether messages are given as role, content, reasoning and tool calls only, as chat tools read them; otherwise
+    /// with their exact JSON, so that they come back the same.
+    pub plain_messages: bool,
 }
 
 impl Default for RolloutOptions {
@@ -46,6 +49,7 @@ impl Default for RolloutOptions {
             chunk_tokens_max: 512 << 10,
             chunk_trajectories_max: 4096,
             tokens: true,
+            plain_messages: false,
         }
     }
 }
@@ -85,7 +89,7 @@ impl Rollouts<'_> {
     pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         let Some(heads) = self.next_heads().await? else { return Ok(None) };
         let parts = load::parts(self.session, &heads, self.options.tokens, &mut self.contents).await?;
-        let rows = assemble::segments(&heads, &parts, &self.contents)?;
+        let rows = assemble::segments(&heads, &parts, &self.contents, self.options.plain_messages)?;
         assemble::batch(&rows).map(Some).map_err(|source| Error::Assemble {
             trajectory_id: heads.first().map(|h| h.trajectory_id.clone()).unwrap_or_default(),
             problem: format!("its rows do not fit the interchange schema: {source}"),

@@ -54,7 +54,7 @@ pub(crate) enum ExportFormat {
     Jsonl,
     /// One Arrow IPC file.
     Arrow,
-    /// JSON lines with `messages` (and `tools`), one segment a line.
+    /// JSON lines with `messages` (and `tools`), one segment a line; files that messages inline are left out.
     HfChat,
 }
 
@@ -78,6 +78,7 @@ pub(crate) fn run(mut context: Context, args: &ExportArgs) -> Result<Outcome> {
     let options = RolloutOptions {
         condition: args.filter.sql(),
         tokens: args.to != ExportFormat::HfChat,
+        plain_messages: args.to == ExportFormat::HfChat,
         ..RolloutOptions::default()
     };
     let (segments, bytes) = block_on(async {

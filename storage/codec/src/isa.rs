@@ -63,6 +63,7 @@ pub(crate) trait Isa {
 
 /// Transposes eight 8 × 8 byte matrices at once: matrix `j` has the rows `words[0..8][j]`.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "two rows are changed at once, which no iterator gives")]
 fn transpose(words: &mut [[u64; OCTET]; OCTET]) {
     const STEPS: [(usize, u32, u64); 3] =
         [(4, 32, 0x0000_0000_ffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)];

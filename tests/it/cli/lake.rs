@@ -247,14 +247,12 @@ fn router_choices_come_back_through_every_format() {
         run(folder.path(), &["export", "--to", to, path]).exits(0);
         run(folder.path(), &["ingest", path, "--store", "copy", "--quiet"]).exits(0);
         run(folder.path(), &["export", "--to", "parquet", to, "--store", "copy"]).exits(0);
-        let compare = format!(
-            "select count(*) as n from first join second using (trajectory_id, segment_index) \
-             where first.routed_experts = second.routed_experts and first.tokens = second.tokens"
-        );
+        let compare = "select count(*) as n from first join second using (trajectory_id, segment_index) \
+                       where first.routed_experts = second.routed_experts and first.tokens = second.tokens";
         let (first, second) =
             ("first=a/run=synth/part-0000.parquet", format!("second={to}/run=synth/part-0000.parquet"));
         let same =
-            run(folder.path(), &["sql", "--attach", first, "--attach", &second, &compare, "--json"]).exits(0).json();
+            run(folder.path(), &["sql", "--attach", first, "--attach", &second, compare, "--json"]).exits(0).json();
         assert_eq!(same[0]["n"], 6, "{to}");
         std::fs::remove_dir_all(folder.path().join("copy")).expect("remove");
     }

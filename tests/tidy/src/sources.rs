@@ -18,6 +18,7 @@ const EMPTY_NAMES: [&str; 10] =
 
 /// Checks every source file.
 pub(crate) fn check(root: &Path, files: &[PathBuf], findings: &mut Findings) -> Result<()> {
+    let tests = test_modules(root, files)?;
     for file in files {
         let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default();
         if !matches!(extension, "rs" | "sql" | "py" | "sh") {
@@ -25,14 +26,37 @@ pub(crate) fn check(root: &Path, files: &[PathBuf], findings: &mut Findings) -> 
         }
         let text =
             std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {}", file.display()))?;
-        let found = look(file, &text);
+        let found = look(file, &text, tests.iter().any(|module| file.starts_with(module) || *file == module.with_extension("rs")));
         findings.errors.extend(found.errors);
         findings.warnings.extend(found.warnings);
     }
     Ok(())
 }
 
-fn look(file: &Path, text: &str) -> Findings {
+/// Modules that are compiled for tests only, as paths without an ending.
+fn test_modules(root: &Path, files: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut modules = Vec::new();
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "rs")) {
+        let text =
+            std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {}", file.display()))?;
+        let folder = match file.file_stem().and_then(|s| s.to_str()) {
+            Some("mod" | "lib" | "main") | None => file.parent().unwrap_or(Path::new("")).to_path_buf(),
+            Some(stem) => file.with_file_name(stem),
+        };
+        modules.extend(declared_for_tests(&text).into_iter().map(|name| folder.join(name)));
+    }
+    Ok(modules)
+}
+
+/// Names `x` of `#[cfg(test)] mod x;`.
+fn declared_for_tests(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let pairs = lines.iter().zip(lines.iter().skip(1));
+    let declared = pairs.filter(|(attribute, _)| **attribute == "#[cfg(test)]").map(|(_, line)| *line);
+    declared.filter_map(|line| line.split_once("mod ")?.1.strip_suffix(';')).collect()
+}
+
+fn look(file: &Path, text: &str, for_tests: bool) -> Findings {
     let mut findings = Findings::default();
     let name = file.display();
     let lines = text.lines().count();
@@ -57,11 +81,14 @@ fn look(file: &Path, text: &str) -> Findings {
     }
     // this file has to spell the words that it forbids
     if is_rust && !file.ends_with("tidy/src/sources.rs") {
+        let mut for_tests = for_tests;
         for (number, line) in text.lines().enumerate() {
+            // test modules stand at the end of a file
+            for_tests |= line.trim() == "#[cfg(test)]";
             if let Some(why) = bad_word(line) {
                 findings.errors.push(format!("{name}:{}: {why}", number + 1));
             }
-            if is_library(file) && prints(line) {
+            if !for_tests && is_library(file) && prints(line) {
                 findings.errors.push(format!("{name}:{}: a library room does not print", number + 1));
             }
         }
@@ -99,13 +126,13 @@ mod tests {
     use super::*;
 
     fn errors(file: &str, text: &str) -> Vec<String> {
-        look(Path::new(file), text).errors
+        look(Path::new(file), text, false).errors
     }
 
     #[test]
     fn long_files_warn_and_then_fail() {
         let long = format!("//! x\n{}", "fn a() {}\n".repeat(600));
-        assert_eq!(look(Path::new("a/src/b.rs"), &long).warnings.len(), 1);
+        assert_eq!(look(Path::new("a/src/b.rs"), &long, false).warnings.len(), 1);
         assert!(errors("a/src/b.rs", &long).is_empty());
         assert_eq!(errors("a/src/b.rs", &"//! x\n".repeat(801)).len(), 1);
     }
@@ -128,6 +155,8 @@ mod tests {
         assert_eq!(errors("ingest/src/a.rs", "//! x\nprintln!(\"\");\n").len(), 1);
         assert!(errors("ingest/src/a.rs", "//! x\n/// println!(\"\");\n").is_empty());
         assert!(errors("src/main.rs", "//! x\nprintln!(\"\");\n").is_empty());
+        assert!(errors("ingest/src/a.rs", "//! x\n#[cfg(test)]\nmod tests { println!(\"\"); }\n").is_empty());
+        assert_eq!(declared_for_tests("#[cfg(test)]\nmod corpus;\nmod other;\n"), vec!["corpus"]);
     }
 
     #[test]

@@ -230,9 +230,8 @@ fn segment(columns: &Columns, row: usize) -> Result<Option<Segment>, RecordError
         return Ok(None);
     }
     segment.extra = columns.others(row);
-    match columns.json("extra_info", row)? {
-        Some(info) => drop(segment.extra.insert("extra_info".to_owned(), info)),
-        None => {}
+    if let Some(info) = columns.json("extra_info", row)? {
+        segment.extra.insert("extra_info".to_owned(), info);
     }
     Ok(Some(segment))
 }

@@ -1,3 +1,5 @@
+//! Segment finding against the worked examples, and against made-up sessions.
+
 use super::*;
 
 /// `m1` to a key; the same word is the same message.

@@ -1,3 +1,5 @@
+//! Whole sessions: what is appended, where segments begin, and that no message or token is lost or doubled.
+
 use proptest::prelude::*;
 use serde_json::json;
 
