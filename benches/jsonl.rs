@@ -19,19 +19,25 @@ fn main() {
         args.extend_from_slice(shape);
         let bytes = bench.synth(&load, &args) as f64;
         let store = bench.path("store");
-        let ours = bytes / ingest(&load, &store, &[]).seconds;
+        let ingested = ingest(&load, &store, &[]);
+        let (ours, our_cpu) = (bytes / ingested.seconds, ingested.cpu_seconds);
         std::fs::remove_dir_all(&store).expect("our own store");
         bench.note(&format!("{what}: dressage ({:.0} MB)", bytes / 1e6), ours / 1e6, "MB/s");
-        let mut fastest = 0.0_f64;
+        bench.note(&format!("{what}: dressage, processor time"), our_cpu, "s");
+        let (mut fastest, mut thriftiest) = (0.0_f64, f64::INFINITY);
         for engine in ["duckdb", "polars"] {
             if let Some(theirs) = peer("venv", "json_read.py", &[engine, &text(&load)]) {
                 let rate = bytes / theirs["seconds"].as_f64().expect("the peer says so");
                 bench.note(&format!("{what}: {engine}"), rate / 1e6, "MB/s");
                 fastest = fastest.max(rate);
+                let cpu = theirs["cpu_seconds"].as_f64().expect("the peer says so");
+                bench.note(&format!("{what}: {engine}, processor time"), cpu, "s");
+                thriftiest = thriftiest.min(cpu);
             }
         }
         if fastest > 0.0 {
             bench.at_least(&format!("{what}: of the faster reader"), ours / fastest, 1.0, "x");
+            bench.note(&format!("{what}: processor time, of the thriftier reader"), our_cpu / thriftiest, "x");
         }
         std::fs::remove_file(&load).expect("our own load");
     }

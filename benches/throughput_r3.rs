@@ -61,6 +61,7 @@ fn rate(bench: &mut Bench, what: &str, logical: f64, ingested: &Ingested) -> f64
     let rate = logical / ingested.seconds;
     bench.note(what, rate / 1e6, "MB/s");
     bench.note(&format!("{what}, stored of logical"), ingested.number("bytes_stored") / logical, "x");
+    bench.note(&format!("{what}, processor time"), ingested.cpu_seconds, "s");
     bench.note(&format!("{what}, peak memory"), ingested.peak_rss_bytes as f64 / MIB, "MiB");
     rate
 }
@@ -70,6 +71,7 @@ fn parquet(bench: &mut Bench, load: &Path, logical: f64, ours: f64) {
     if let Some(theirs) = peer("venv", "parquet_write.py", &[&text(load), &text(&out)]) {
         let written = logical / theirs["seconds"].as_f64().expect("the peer says so");
         bench.note("pyarrow zstd Parquet", written / 1e6, "MB/s");
+        bench.note("pyarrow zstd Parquet, processor time", theirs["cpu_seconds"].as_f64().unwrap_or(f64::NAN), "s");
         bench.at_least("disk, of pyarrow's Parquet", ours / written, 2.0, "x");
     }
     forget_cache(bench.path("").as_path());

@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 pub(crate) struct Finished {
     pub(crate) stdout: String,
     pub(crate) seconds: f64,
+    /// User and system, of all threads: what is left to compare when others use the machine too.
+    pub(crate) cpu_seconds: f64,
     pub(crate) peak_rss_bytes: u64,
 }
 
@@ -75,7 +77,8 @@ fn run(mut command: Command) -> (i32, Finished) {
     };
     assert!(waited > 0, "{command:?} cannot be waited for");
     let seconds = start.elapsed().as_secs_f64();
-    (status, Finished { stdout, seconds, peak_rss_bytes: usage.ru_maxrss as u64 * 1024 })
+    let cpu_seconds = [usage.ru_utime, usage.ru_stime].iter().map(|t| t.tv_sec as f64 + t.tv_usec as f64 / 1e6).sum();
+    (status, Finished { stdout, seconds, cpu_seconds, peak_rss_bytes: usage.ru_maxrss as u64 * 1024 })
 }
 
 /// The last line of a program's output as JSON.
@@ -94,6 +97,7 @@ pub(crate) fn dressage(args: &[&str]) -> Finished {
 /// An ingest and its own report.
 pub(crate) struct Ingested {
     pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) report: Value,
 }
@@ -114,7 +118,7 @@ pub(crate) fn ingest(source: &Path, store: &Path, more: &[&str]) -> Ingested {
     let from = finished.stdout.find('{').unwrap_or_default();
     let report: Value = serde_json::from_str(&finished.stdout[from..]).expect("--json prints one object");
     let seconds = report["seconds"].as_f64().unwrap_or(finished.seconds);
-    Ingested { seconds, peak_rss_bytes: finished.peak_rss_bytes, report }
+    Ingested { seconds, cpu_seconds: finished.cpu_seconds, peak_rss_bytes: finished.peak_rss_bytes, report }
 }
 
 pub(crate) fn text(path: &Path) -> String {

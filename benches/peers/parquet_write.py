@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 source, target = sys.argv[1:3]
 reader = pa.ipc.open_file(pa.memory_map(source))
 seconds = 0.0
+start_cpu = time.process_time()
 writer = pq.ParquetWriter(target, reader.schema, compression="zstd")
 for index in range(reader.num_record_batches):
     batch = reader.get_batch(index)
@@ -22,4 +23,5 @@ writer.close()
 descriptor = os.open(target, os.O_RDONLY)
 os.fsync(descriptor)
 seconds += time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "bytes": os.path.getsize(target)}))
+cpu_seconds = time.process_time() - start_cpu
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "bytes": os.path.getsize(target)}))
