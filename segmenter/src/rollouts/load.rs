@@ -193,7 +193,8 @@ impl Contents {
         missing.dedup();
         for hashes in missing.chunks(KEYS_NAMED_MAX) {
             let names: Vec<String> = hashes.iter().map(|h| conversation::literal(h)).collect();
-            let sql = format!("SELECT content_hash, body, data FROM contents WHERE content_hash IN ({})", names.join(", "));
+            let sql =
+                format!("SELECT content_hash, body, data FROM contents WHERE content_hash IN ({})", names.join(", "));
             for_each(session, &sql, |columns, row| {
                 let hash = columns.needed_text("content_hash", row)?;
                 if let Some(data) = columns.bytes("data", row)? {
@@ -211,11 +212,7 @@ impl Contents {
     }
 }
 
-async fn for_each(
-    session: &Session,
-    sql: &str,
-    mut each: impl FnMut(&Columns<'_>, usize) -> Result<()>,
-) -> Result<()> {
+async fn for_each(session: &Session, sql: &str, mut each: impl FnMut(&Columns<'_>, usize) -> Result<()>) -> Result<()> {
     let mut rows = session.sql(sql).await?;
     while let Some(batch) = rows.next_batch().await? {
         visit(&batch, &mut each)?;
