@@ -80,18 +80,6 @@ pub enum Error {
         /// The one that was being ingested.
         second: String,
     },
-    /// The memory limit is too small to hold one record.
-    #[error(
-        "{source_name}: a record of {record_bytes} bytes does not fit the memory limit; raise --memory-limit to at least {needed_bytes} bytes"
-    )]
-    MemoryLimit {
-        /// The source.
-        source_name: String,
-        /// The record.
-        record_bytes: u64,
-        /// What would do.
-        needed_bytes: u64,
-    },
     /// The tokenizer could not be loaded or used.
     #[error("the tokenizer cannot be used")]
     Tokenizer(#[source] dressage_tokenizer::Error),
@@ -132,7 +120,6 @@ impl Error {
                 std::io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
                 _ => ErrorKind::Unavailable,
             },
-            Self::MemoryLimit { .. } => ErrorKind::Exhausted,
             Self::Tokenizer(error) => error.kind(),
             Self::Storage(error) => error.kind(),
             Self::Rows { .. } | Self::WorkerPanicked { .. } => ErrorKind::Internal,

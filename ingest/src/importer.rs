@@ -172,6 +172,11 @@ pub trait SessionReader: Send {
     /// [`RecordError`]; the state must then be as before.
     fn record(&mut self, record: &Record<'_>, sink: &mut dyn Sink) -> Result<(), RecordError>;
 
+    /// About how many bytes of the source the reader holds now. None: all that it was given, until the end.
+    fn held_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// The source has ended: gives what is left.
     ///
     /// # Errors

@@ -72,6 +72,16 @@ pub(crate) fn choose(sniff: &Sniff<'_>) -> Option<&'static dyn Importer> {
     best.map(|(_, importer)| importer)
 }
 
+/// The importer of a name, or the one of its other forms (`inspect` and `inspect-json`) that is surest.
+pub(crate) fn choose_form(name: &str, sniff: &Sniff<'_>) -> Option<&'static dyn Importer> {
+    let is_form = |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
+    let forms = importers::ALL.iter().copied().filter(|importer| is_form(importer.name()));
+    let named = importers::by_name(name)?;
+    let sureness = named.sniff(sniff);
+    let surer = forms.filter(|form| form.sniff(sniff) > sureness).max_by_key(|form| form.sniff(sniff));
+    Some(surer.unwrap_or(named))
+}
+
 fn magic(head: &[u8]) -> Option<Shape> {
     match head {
         [] => Some(Shape::Empty),

@@ -1,6 +1,7 @@
 //! A running query: its batches, and the limits that end it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
@@ -30,6 +31,9 @@ pub struct QueryStream {
     schema: SchemaRef,
     batches: mpsc::Receiver<Result<RecordBatch, DataFusionError>>,
     task: CpuTask<()>,
+    retried: Arc<AtomicBool>,
+    /// The threads must outlive the query, also if its session does not.
+    _cpu: Arc<CpuRuntime>,
     limits: Limits,
     clock: Clock,
     rows_left: Option<u64>,
@@ -72,15 +76,18 @@ pub(crate) struct Job {
 
 impl QueryStream {
     /// Plans and starts a query; returns when its schema is known.
-    pub(crate) async fn start(cpu: &CpuRuntime, job: Job, limits: Limits, mut clock: Clock) -> Result<Self> {
+    pub(crate) async fn start(cpu: &Arc<CpuRuntime>, job: Job, limits: Limits, mut clock: Clock) -> Result<Self> {
         let row_limit = job.row_limit;
         let (send_schema, schema) = oneshot::channel();
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
-        let task = cpu.spawn(drive(job, send_schema, send));
+        let retried = Arc::new(AtomicBool::new(false));
+        let task = cpu.spawn(drive(job, send_schema, send, Arc::clone(&retried)));
         let mut stream = Self {
             schema: Arc::new(arrow::datatypes::Schema::empty()),
             batches,
             task,
+            retried,
+            _cpu: Arc::clone(cpu),
             limits,
             clock,
             rows_left: row_limit,
@@ -104,6 +111,11 @@ impl QueryStream {
     /// Whether rows were left out because of the session's row limit; known once the stream has ended.
     pub fn truncated(&self) -> bool {
         self.truncated
+    }
+
+    /// Whether the query had to run again with joins that spill, because a hash join did not fit into the memory limit.
+    pub fn retried(&self) -> bool {
+        self.retried.load(Ordering::Relaxed)
     }
 
     /// The next batch; none at the end.
@@ -181,6 +193,7 @@ async fn drive(
     job: Job,
     schema: oneshot::Sender<Result<SchemaRef, DataFusionError>>,
     send: mpsc::Sender<Result<RecordBatch, DataFusionError>>,
+    retried: Arc<AtomicBool>,
 ) {
     let logical = match limited(job.plan, job.row_limit).and_then(|plan| job.state.optimize(&plan)) {
         Ok(logical) => logical,
@@ -203,6 +216,7 @@ async fn drive(
         // A hash join holds its smaller side in memory and cannot spill it. If nothing was given out yet, the query
         // may run again with joins that sort, and so spill.
         Err(Stopped { error, sent: false }) if is_hash_join_out_of_memory(&error) => {
+            retried.store(true, Ordering::Relaxed);
             let second = match job.frugal.query_planner().create_physical_plan(&logical, &job.frugal).await {
                 Ok(physical) => pump(physical, &job.frugal, &send).await.map_err(|s| s.error),
                 Err(error) => Err(error),

@@ -37,8 +37,8 @@ pub enum Outcome {
     Done(String),
 }
 
-/// A SQL session: stored tables, views, functions and limits. Read-only; cheap to open; dropped, it cancels nothing
-/// that is still held as a [`QueryStream`] except that its threads wind down.
+/// A SQL session: stored tables, views, functions and limits. Read-only and cheap to open. A running query goes on if
+/// its session is dropped.
 pub struct Session {
     context: SessionContext,
     catalog: Arc<Catalog>,
@@ -281,8 +281,10 @@ fn frugal(state: &SessionState, settings: &SessionSettings) -> SessionState {
     let mut state = state.clone();
     let options = state.config_mut().options_mut();
     options.optimizer.prefer_hash_join = false;
-    // one partition: several sorts at once would each want their share
-    options.execution.target_partitions = 1;
+    // several sorts at once would each want their share; with one partition the planner knows hash joins only
+    options.execution.target_partitions = 2;
+    // a merge of spilled runs holds two batches of each run
+    options.execution.batch_size = settings.batch_rows.min(1_024);
     options.execution.sort_spill_reservation_bytes = sort_reservation(settings).min(1 << 20);
     state
 }

@@ -11,7 +11,7 @@ use super::worker::{damaged, too_long};
 use crate::budget::Permit;
 use crate::error::Error;
 use crate::importer::{Importer, Reader, RecordError, RecordReader, Rejected, Shape, Sniff, SourceInfo};
-use crate::importers::{self, columns};
+use crate::importers::columns;
 use crate::recognise;
 use crate::report::Counts;
 use crate::rule;
@@ -80,7 +80,9 @@ impl<'a> Dispatcher<'a> {
             }
         };
         let section = file.map(|section| (section, true));
-        self.stream(source.name.clone(), stream, section, 0)
+        // pipes, sockets and devices too: whatever has no size
+        let live = source.byte_length.is_none();
+        self.stream(source.name.clone(), stream, section, live, 0)
     }
 
     /// One stream of bytes: a source, or a member of an archive.
@@ -89,10 +91,11 @@ impl<'a> Dispatcher<'a> {
         name: String,
         stream: Box<dyn Read + Send>,
         file: Option<(Section, bool)>,
+        live: bool,
         depth: usize,
     ) -> Result<(), End> {
         Counts::add(&self.shared.counts.files, 1);
-        let unpacked = match unpack(stream, self.shared.settings.expansion_ratio_max) {
+        let unpacked = match unpack(stream, self.shared.settings.expansion_ratio_max, live) {
             Ok(unpacked) => unpacked,
             Err(error) => return self.reject_source(&name, "damaged", damaged(error, &name, 0)),
         };
@@ -124,7 +127,7 @@ impl<'a> Dispatcher<'a> {
             }
             Shape::ArrowStream => self.columns(name, columns::Input::Stream(unpacked.into_stream()), &sniff),
             Shape::JsonLines | Shape::JsonDocument | Shape::Text | Shape::Binary => match self.importer_of(&sniff) {
-                Some(importer) => self.json(name, importer, sniff.shape, unpacked),
+                Some(importer) => self.json(name, importer, sniff.shape, unpacked, live),
                 None => self.unrecognised(name, &sniff),
             },
         }
@@ -134,7 +137,7 @@ impl<'a> Dispatcher<'a> {
         match self.shared.settings.format.as_str() {
             FORMAT_AUTO => sniff::choose(sniff),
             // a format asked for by name reads whatever is JSON; what is not is named for what it is
-            name => importers::by_name(name).filter(|_| sniff.is_json()),
+            name => sniff::choose_form(name, sniff).filter(|_| sniff.is_json()),
         }
     }
 
@@ -144,6 +147,7 @@ impl<'a> Dispatcher<'a> {
         importer: &'static dyn Importer,
         shape: Shape,
         unpacked: Unpacked,
+        live: bool,
     ) -> Result<(), End> {
         let info = SourceInfo { stem: stem(&name), name };
         let reader = importer.reader(&info);
@@ -154,10 +158,12 @@ impl<'a> Dispatcher<'a> {
             |reader, unpacked: Unpacked| Work::Document { reader, stream: unpacked.into_stream(), byte_offset };
         let work = match reader {
             Reader::Records(reader) if !is_document => {
-                let blocks = self.blocks(unpacked);
+                let blocks = self.blocks(unpacked).live(live);
                 return self.send_blocks(&job, &Arc::from(reader), blocks);
             }
-            Reader::Session(reader) if !is_document => Work::Session { reader, blocks: self.blocks(unpacked) },
+            Reader::Session(reader) if !is_document => {
+                Work::Session { reader, blocks: self.blocks(unpacked).live(live) }
+            }
             Reader::Records(reader) => document(DocumentUse::Records(Arc::from(reader)), unpacked),
             Reader::Session(reader) => document(DocumentUse::Session(reader), unpacked),
             Reader::Document(reader) => document(DocumentUse::Whole(Arc::from(reader)), unpacked),
@@ -209,7 +215,7 @@ impl<'a> Dispatcher<'a> {
         let wanted = &self.shared.settings.format;
         let importer = match wanted.as_str() {
             FORMAT_AUTO => sniff::choose(&sniff),
-            name => importers::by_name(name),
+            name => sniff::choose_form(name, &sniff),
         };
         if let Some(importer) = importer {
             let info = SourceInfo { stem: stem(&name), name: name.clone() };
@@ -225,7 +231,7 @@ impl<'a> Dispatcher<'a> {
         for (index, member) in members.iter().enumerate() {
             let member_name = format!("{name}!{member}");
             match archive.member(index) {
-                Ok(stream) => self.stream(member_name, stream, None, depth + 1)?,
+                Ok(stream) => self.stream(member_name, stream, None, false, depth + 1)?,
                 Err(error) => self.reject_source(&member_name, "zip", damaged(error, &name, 0))?,
             }
         }
@@ -246,6 +252,16 @@ impl<'a> Dispatcher<'a> {
         let info = SourceInfo { stem: stem(&name), name };
         let job = self.job(info, format, columns::MEMORY_FACTOR);
         loop {
+            let limit = self.shared.settings.held_document_bytes_max();
+            if rows.next_bytes() > limit {
+                let reason = format!(
+                    "a batch of {} bytes, at most {limit} are held; write smaller batches or raise memory_limit_bytes",
+                    rows.next_bytes()
+                );
+                let rejected =
+                    Rejected { byte_offset: rows.row_offset(), ..self.whole_source(rule::TOO_LARGE, &reason) };
+                return self.reject(&job, rejected);
+            }
             let needed = rows.next_bytes() * job.memory_factor;
             let permit: Arc<Permit> = Arc::new(self.shared.budget.acquire(needed)?);
             match rows.next() {

@@ -14,6 +14,7 @@ use super::flow::Job;
 use crate::budget::Permit;
 use crate::error::{Error, Result};
 use crate::importer::Rejected;
+use crate::rule;
 
 /// Memory of a row besides its raw bytes.
 const ROW_BYTES: u64 = 512;
@@ -74,7 +75,8 @@ impl Quarantine {
 }
 
 /// The same bytes at the same place under the same rule are the same rejection, whatever the file is called. A record
-/// without bytes (a row of a table) is told by its source's name.
+/// without bytes (a row of a table) is told by its source's name, and so is a source that is not recognised: each file
+/// is to be named for what it is.
 fn key_of(rejected: &Rejected, source: &str) -> i64 {
     let mut hash = Xxh3::new();
     hash.update(&rejected.byte_offset.to_le_bytes());
@@ -85,7 +87,7 @@ fn key_of(rejected: &Rejected, source: &str) -> i64 {
         hash.update(&(text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    if rejected.raw.is_empty() {
+    if rejected.raw.is_empty() || rejected.rule == rule::UNRECOGNISED {
         hash.update(source.as_bytes());
     }
     hash.digest() as i64

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::flow::{End, Job, Outcome, Shared};
-use crate::budget::Permit;
+use crate::budget::{Budget, Permit};
 use crate::error::Error;
 use crate::importer::{Record, RecordError, Rejected, Sink, Verdict};
 use crate::prepare::Preparer;
@@ -16,7 +16,13 @@ pub(crate) struct PipeSink<'a> {
     seq: u64,
     job: Arc<Job>,
     permit: Arc<Permit>,
+    /// Of a reader that holds a whole source: what it gives out waits here, besides what it holds.
+    outlet: Option<Arc<Budget>>,
 }
+
+/// What one whole source may have given out and not yet seen written. A piece waits only for its own, so that a later
+/// one whose turn has not come cannot hold up the earlier one that everybody waits for.
+const OUTLET_BYTES: u64 = 16 << 20;
 
 impl<'a> PipeSink<'a> {
     pub(crate) fn new(
@@ -26,7 +32,12 @@ impl<'a> PipeSink<'a> {
         job: Arc<Job>,
         permit: Arc<Permit>,
     ) -> Self {
-        Self { shared, preparer, seq, job, permit }
+        Self { shared, preparer, seq, job, permit, outlet: None }
+    }
+
+    /// For a piece of work that is a whole source.
+    pub(crate) fn with_outlet(self) -> Self {
+        Self { outlet: Some(Budget::new(OUTLET_BYTES)), ..self }
     }
 
     /// The same sink while one record is read: what comes of it was read there.
@@ -37,7 +48,10 @@ impl<'a> PipeSink<'a> {
     fn take(&mut self, rollout: Rollout, raw: &[u8]) -> Result<(), RecordError> {
         match self.preparer.prepare(rollout, &self.job.info.name, self.job.format) {
             Ok(prepared) => {
-                let permit = Arc::clone(&self.permit);
+                let permit = match &self.outlet {
+                    Some(outlet) => Arc::new(outlet.acquire(prepared.bytes).map_err(|_| RecordError::Stopped)?),
+                    None => Arc::clone(&self.permit),
+                };
                 self.send(Outcome::Prepared { prepared: Box::new(prepared), permit })
             }
             Err(mut rejected) => {

@@ -42,6 +42,9 @@ pub(crate) fn run(shared: &Shared, tasks: &Mutex<Receiver<Task>>, mut preparer: 
 fn do_task(shared: &Shared, preparer: &mut Preparer, task: Task) -> Result<(), End> {
     let Task { seq, job, permit, work } = task;
     let mut sink = PipeSink::new(shared, preparer, seq, Arc::clone(&job), Arc::clone(&permit));
+    if !matches!(work, Work::Block { .. } | Work::Rows { .. }) {
+        sink = sink.with_outlet();
+    }
     let done = match work {
         Work::Block { reader, block } => {
             read_block(&*reader, &block, &mut sink).map(|n| Counts::add(&shared.counts.records, n))
@@ -104,11 +107,16 @@ fn read_session(
                 sink.reject(too_long(shared, head, byte_offset, byte_length, line))?;
             }
             Ok(Next::Block(block)) => {
-                // what the reader keeps of it
-                permit.grow(block.bytes.len() as u64 * job.memory_factor).map_err(|_| RecordError::Stopped)?;
+                // the block, and what the reader may keep of it
+                let before = reader.held_bytes();
+                let arrived = block.bytes.len() as u64;
+                permit.grow(arrived * job.memory_factor).map_err(|_| RecordError::Stopped)?;
                 let mut read = |record: &Record<'_>, sink: &mut PipeSink<'_>| reader.record(record, sink);
                 let records = each_record(&block.bytes, block.byte_offset, block.first_line, &mut read, sink)?;
                 Counts::add(&shared.counts.records, records);
+                if let Some(held) = before.and(reader.held_bytes()) {
+                    permit.shrink_to(held * job.memory_factor);
+                }
             }
             // what was read so far is still good
             Err(error) => {

@@ -22,9 +22,13 @@ pub(crate) fn group_of(rollout: &Rollout, instance_id: &str, path: &str) -> Resu
         _ => None,
     };
     let found = field.or_else(|| {
-        let mut keys = path.split('.');
+        let in_labels = path.strip_prefix("labels.");
+        let in_extra = path.strip_prefix("extra.");
+        let mut keys = in_labels.or(in_extra).unwrap_or(path).split('.');
         let first = keys.next()?;
-        let start = rollout.labels.get(first).or_else(|| rollout.extra.get(first))?;
+        let label = || rollout.labels.get(first).filter(|_| in_extra.is_none());
+        let extra = || rollout.extra.get(first).filter(|_| in_labels.is_none());
+        let start = label().or_else(extra)?;
         let value = keys.try_fold(start, |value, key| value.get(key))?;
         match value {
             Value::Null => None,

@@ -17,6 +17,9 @@ pub(crate) fn fill(rollout: &mut Rollout, tokenizer: &Tokenizer) {
     }
     for step in &mut rollout.steps {
         let (context, reply) = step.messages.split_at(step.n_context_messages.min(step.messages.len()));
+        if step.messages.is_empty() {
+            continue;
+        }
         let (Some(mut ids), Some(output)) = (encode(context, tokenizer), encode(reply, tokenizer)) else { continue };
         let n_context = ids.len();
         ids.extend_from_slice(&output);

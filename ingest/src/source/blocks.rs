@@ -38,12 +38,27 @@ pub(crate) struct Blocks {
     ended: bool,
     line_bytes_max: u64,
     block_bytes: usize,
+    live: bool,
 }
 
 impl Blocks {
     /// `byte_offset` is how much of the source was read before (a byte order mark).
     pub(crate) fn new(source: Box<dyn Read + Send>, byte_offset: u64, line_bytes_max: u64) -> Self {
-        Self { source, carry: Vec::new(), byte_offset, line: 1, ended: false, line_bytes_max, block_bytes: BLOCK_BYTES }
+        Self {
+            source,
+            carry: Vec::new(),
+            byte_offset,
+            line: 1,
+            ended: false,
+            line_bytes_max,
+            block_bytes: BLOCK_BYTES,
+            live: false,
+        }
+    }
+
+    /// Gives whole lines as soon as they are there: somebody may be writing into the stream right now.
+    pub(crate) fn live(self, live: bool) -> Self {
+        Self { live, ..self }
     }
 
     /// The next block. `grown` is told each time before the block grows beyond its usual size (by how much), so that
@@ -53,17 +68,26 @@ impl Blocks {
         bytes.reserve(self.block_bytes.saturating_sub(bytes.len()));
         // how far the search for a cut went, so that a long line is not searched again and again
         let mut searched = 0;
+        let mut granted = self.block_bytes;
         loop {
             let wanted = self.block_bytes.max(bytes.len() + self.block_bytes);
-            if bytes.len() >= self.block_bytes {
+            while bytes.len() >= granted {
                 grown(self.block_bytes as u64)?;
+                granted += self.block_bytes;
             }
-            while !self.ended && bytes.len() < wanted {
+            if self.live && !self.ended {
+                self.read_some(&mut bytes)?;
+            }
+            while !self.live && !self.ended && bytes.len() < wanted {
                 let limit = (wanted - bytes.len()) as u64;
                 let read = (&mut self.source).take(limit).read_to_end(&mut bytes)?;
                 self.ended = (read as u64) < limit;
             }
-            let cut = if self.ended { Some(bytes.len()) } else { cut_of(&bytes, &mut searched) };
+            let cut = match (self.ended, self.live) {
+                (true, _) => Some(bytes.len()),
+                (false, true) => memchr::memrchr(b'\n', &bytes).map(|at| at + 1),
+                (false, false) => cut_of(&bytes, &mut searched),
+            };
             if let Some(cut) = cut {
                 if bytes.is_empty() {
                     return Ok(Next::End);
@@ -79,6 +103,15 @@ impl Blocks {
                 return self.skip_line(bytes);
             }
         }
+    }
+
+    /// One read of what is there now.
+    fn read_some(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let mut buffer = vec![0; 64 << 10];
+        let read = self.source.read(&mut buffer)?;
+        self.ended = read == 0;
+        bytes.extend_from_slice(&buffer[..read]);
+        Ok(())
     }
 
     /// Where the next block starts in the decompressed source.

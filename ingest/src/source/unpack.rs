@@ -38,15 +38,15 @@ impl Unpacked {
     }
 }
 
-/// Takes off compression layer by layer.
+/// Takes off compression layer by layer. `live`: somebody may be writing into the stream right now.
 ///
 /// # Errors
 /// [`SourceFailed`] inside where the source could not be read; any other error means that a layer is damaged.
-pub(crate) fn unpack(raw: Box<dyn Read + Send>, expansion_ratio_max: u64) -> io::Result<Unpacked> {
+pub(crate) fn unpack(raw: Box<dyn Read + Send>, expansion_ratio_max: u64, live: bool) -> io::Result<Unpacked> {
     let mut stream = raw;
     let mut was_compressed = false;
     for _ in 0..LAYERS_MAX {
-        let (head, complete) = peek(&mut stream)?;
+        let (head, complete) = peek(&mut stream, live && !was_compressed)?;
         let Some(compression) = Compression::of(&head) else {
             let bom = if head.starts_with(BOM) { BOM.len() } else { 0 };
             let byte_offset = bom as u64;
@@ -84,12 +84,30 @@ impl Compression {
     }
 }
 
-fn peek(stream: &mut dyn Read) -> io::Result<(Vec<u8>, bool)> {
+/// The first bytes. Of a live stream only as many as it takes to see a whole value: the writer may be waiting for us.
+fn peek(stream: &mut dyn Read, live: bool) -> io::Result<(Vec<u8>, bool)> {
     let mut head = Vec::new();
     let limit = HEAD_BYTES as u64 + 1;
-    stream.take(limit).read_to_end(&mut head)?;
-    let complete = head.len() <= HEAD_BYTES;
-    Ok((head, complete))
+    if !live {
+        stream.take(limit).read_to_end(&mut head)?;
+        let complete = head.len() <= HEAD_BYTES;
+        return Ok((head, complete));
+    }
+    let mut buffer = vec![0; 64 << 10];
+    while head.len() <= HEAD_BYTES && is_cut(&head) {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((head, true));
+        }
+        head.extend_from_slice(&buffer[..read]);
+    }
+    Ok((head, false))
+}
+
+/// Whether the first value is not there in full yet.
+fn is_cut(head: &[u8]) -> bool {
+    let text = head.strip_prefix(BOM).unwrap_or(head);
+    text.is_empty() || crate::json::value_end(text, 0).is_err_and(|broken| broken.cut)
 }
 
 /// Counts what a decoder takes in.
@@ -156,7 +174,7 @@ mod tests {
     use super::*;
 
     fn unpacked(bytes: Vec<u8>) -> io::Result<(Vec<u8>, u64)> {
-        let unpacked = unpack(Box::new(Cursor::new(bytes)), 1_000)?;
+        let unpacked = unpack(Box::new(Cursor::new(bytes)), 1_000, false)?;
         let offset = unpacked.byte_offset;
         let mut all = Vec::new();
         unpacked.into_stream().read_to_end(&mut all)?;
@@ -194,9 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn a_live_stream_is_not_waited_for_beyond_its_first_value() {
+        struct Slow(Vec<&'static [u8]>);
+        impl Read for Slow {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                assert!(!self.0.is_empty(), "asked for more than was needed");
+                let chunk = self.0.remove(0);
+                buffer[..chunk.len()].copy_from_slice(chunk);
+                Ok(chunk.len())
+            }
+        }
+        let unpacked = unpack(Box::new(Slow(vec![b"{\"a\":", b"1}\n{\"b\""])), 1_000, true).unwrap();
+        assert_eq!((unpacked.head.as_slice(), unpacked.complete), (&b"{\"a\":1}\n{\"b\""[..], false));
+    }
+
+    #[test]
     fn a_bomb_is_stopped_early() {
         let bomb = zstd::encode_all(io::repeat(0).take(1 << 30), 1).unwrap();
-        let unpacked = unpack(Box::new(Cursor::new(bomb)), 1_000).unwrap();
+        let unpacked = unpack(Box::new(Cursor::new(bomb)), 1_000, false).unwrap();
         let mut stream = unpacked.into_stream();
         let copied = io::copy(&mut stream, &mut io::sink());
         assert!(copied.unwrap_err().to_string().contains("expansion_ratio_max"));

@@ -24,7 +24,7 @@ async fn every_file_of_the_collection_is_read_or_named_for_what_it_is() {
     rows.extend(lake.texts(Table::IngestLog, "source", None).await);
     let read = |source: &str| rows.iter().any(|row| row.starts_with(source));
     assert!(report.trajectories_new > 100, "{report:?}");
-    for format in ["nemo_gym", "agent_lightning", "claude_code", "swe_agent", "inspect", "chat"] {
+    for format in ["nemo-gym", "agent-lightning", "claude-code", "swe-agent", "inspect", "chat"] {
         assert!(report.formats.keys().any(|name| name.starts_with(format)), "{format}: {:?}", report.formats);
     }
     for name in ["LICENSES", "prompts", "tokenizers", "openrlhf", "codex", "atif"] {

@@ -133,7 +133,8 @@ async fn groups_and_labels_are_the_users() {
     assert_eq!(lake.texts(Table::Trajectories, "group_id", None).await, ["hard"]);
     let labels = lake.texts(Table::Trajectories, "labels", None).await.remove(0);
     assert_eq!(labels, r#"{"level":{"name":"hard"},"who":"me"}"#);
-    let report = lake.ingest_with(&file, |s| s.group_by = Some("nothing".into())).await.unwrap();
+    lake.ingest_with(&file, |s| s.group_by = Some("labels.level.name".into())).await.unwrap();
+    let report = lake.ingest_with(&file, |s| s.group_by = Some("extra.level".into())).await.unwrap();
     assert_eq!(report.quarantined_by_rule["missing_field"], 1);
 }
 

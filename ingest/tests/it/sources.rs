@@ -93,3 +93,43 @@ async fn what_is_missing_or_misspelt_is_an_error_before_anything_is_read() {
     let jobs = lake.ingest_with(&file, |s| s.jobs = 0).await.unwrap_err();
     assert!(matches!(jobs, Error::BadSetting { setting: "jobs", .. }), "{jobs}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_format_by_name_covers_its_forms() {
+    let lake = TestLake::new().await;
+    let events = r#"{"kind":"finish","trajectory_id":"e","status":"aborted"}"#;
+    let whole = line("w", &[1, 2], 1.0);
+    for text in [events, &whole] {
+        let file = lake.file("a", text);
+        let report = lake.ingest_with(&file, |s| s.format = "dressage".into()).await.unwrap();
+        assert_eq!((report.trajectories_new, report.quarantined), (1, 0), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_through_a_pipe_is_stored_while_it_is_open() {
+    let lake = TestLake::new().await;
+    let path = lake.dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    let (first_stored, wait) = std::sync::mpsc::channel::<()>();
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let mut pipe = std::fs::File::options().write(true).open(path).unwrap();
+            writeln!(pipe, "{}", line("first", &[1, 2], 1.0)).unwrap();
+            // the second comes only when the first has been seen in the store
+            wait.recv().unwrap();
+            writeln!(pipe, "{}", line("second", &[1, 2], 1.0)).unwrap();
+        }
+    });
+    let seen = async {
+        while lake.count(Table::Trajectories).await == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        first_stored.send(()).unwrap();
+    };
+    let (report, ()) = tokio::join!(lake.ingest_with(&path, |s| s.commit_interval_ms = 50), seen);
+    writer.join().unwrap();
+    assert_eq!(report.unwrap().trajectories_new, 2);
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Int32Array, Int32Builder, Int64Array, LargeBinaryArray, ListBuilder, RecordBatch,
+    ArrayRef, BooleanArray, Int32Array, Int32Builder, Int64Array, LargeBinaryBuilder, ListBuilder, RecordBatch,
     StringArray, StringBuilder, StructBuilder,
 };
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
@@ -169,7 +169,13 @@ pub fn batch(rows: &[StepRow]) -> Result<RecordBatch, ArrowError> {
     let small = |get: fn(&StepRow) -> i32| Arc::new(Int32Array::from_iter_values(rows.iter().map(get)));
     let maybe_small = |get: fn(&StepRow) -> Option<i32>| Arc::new(Int32Array::from_iter(rows.iter().map(get)));
     let truth = |get: fn(&StepRow) -> bool| Arc::new(BooleanArray::from_iter(rows.iter().map(|r| Some(get(r)))));
-    let bytes = |get: fn(&StepRow) -> Option<&[u8]>| Arc::new(LargeBinaryArray::from_iter(rows.iter().map(get)));
+    // sized beforehand: payload is most of what is written, and growing the buffer would copy it again
+    let bytes = |get: fn(&StepRow) -> Option<&[u8]>| {
+        let length = rows.iter().filter_map(get).map(<[u8]>::len).sum();
+        let mut builder = LargeBinaryBuilder::with_capacity(rows.len(), length);
+        builder.extend(rows.iter().map(get));
+        Arc::new(builder.finish())
+    };
     let mut masks = ListBuilder::new(Int32Builder::new());
     for row in rows {
         masks.values().append_slice(row.mask_spans.as_slice());

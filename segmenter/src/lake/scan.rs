@@ -99,7 +99,8 @@ impl LakeScan {
             filter,
             // with hidden rows the first n stored ones need not hold n visible ones
             limit: if plan.excluded.is_empty() { self.fetch.map(|n| n as u64) } else { None },
-            fragments: Some(plan.partitions[partition].iter().map(|f| f.id).collect()),
+            // an index look-up over all fragments is cheaper than one that is told all of them
+            fragments: (plan.partitions.len() > 1).then(|| plan.partitions[partition].iter().map(|f| f.id).collect()),
             batch_rows: plan.batch_rows,
             row_address: !plan.excluded.is_empty(),
         }

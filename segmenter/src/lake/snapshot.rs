@@ -40,6 +40,6 @@ impl LakeSource for Snapshot {
                 return Ok(ExcludedRows::default());
             }
         };
-        Ok(ExcludedRows::new(rows.map_err(failed)?.as_slice().iter().copied()))
+        rows.map(ExcludedRows::from).map_err(failed)
     }
 }

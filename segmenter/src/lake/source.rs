@@ -1,12 +1,12 @@
 //! What the session needs of a store: fragments with row counts, and scans by column names and SQL text.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use async_trait::async_trait;
 use dressage_schemas::{ErrorKind, Table};
+use dressage_storage::RowSet;
 use futures::stream::BoxStream;
 
 /// Name of the column that a scan adds when row addresses are asked for.
@@ -43,19 +43,19 @@ pub struct ScanRequest {
     pub row_address: bool,
 }
 
-/// Row addresses of rows that a reader must not see.
+/// Row addresses of rows that a reader must not see. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct ExcludedRows(Arc<HashSet<u64>>);
+pub struct ExcludedRows(RowSet);
 
 impl ExcludedRows {
     /// These addresses.
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
-        Self(Arc::new(addresses.into_iter().collect()))
+        Self(RowSet::from_unsorted(addresses.into_iter().collect()))
     }
 
     /// Whether the row at this address is hidden.
     pub fn contains(&self, address: u64) -> bool {
-        self.0.contains(&address)
+        self.0.contains(address)
     }
 
     /// How many rows are hidden.
@@ -66,6 +66,17 @@ impl ExcludedRows {
     /// Whether none is hidden.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// How many rows of a fragment are hidden.
+    pub fn count_in(&self, fragment: &Fragment) -> u64 {
+        self.0.count_in_fragment(fragment.id) as u64
+    }
+}
+
+impl From<RowSet> for ExcludedRows {
+    fn from(rows: RowSet) -> Self {
+        Self(rows)
     }
 }
 

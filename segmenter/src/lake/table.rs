@@ -20,6 +20,9 @@ use super::source::{ExcludedRows, Fragment, LakeSource};
 /// Tables below this many rows are read in one partition: more would cost more than they save.
 const ROWS_PER_PARTITION_MIN: u64 = 32_768;
 
+/// A scan that is expected to keep fewer rows than this is one partition.
+const LOOK_UP_ROWS_MAX: usize = 4_096;
+
 /// Which rows of a table are seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rows {
@@ -105,12 +108,19 @@ impl TableProvider for LakeTable {
             predicates.push(predicate);
         }
         let excluded = self.excluded().await?;
-        let fragments = self.source.fragments(self.table);
-        let written: u64 = fragments.iter().map(|f| f.row_count).sum();
-        let visible = (written as usize).saturating_sub(excluded.len());
-        let rows = match filters {
-            [] => Precision::Exact(visible),
-            filters => Precision::Inexact(kept_rows_estimate(filters, visible)),
+        let mut fragments = self.source.fragments(self.table);
+        for fragment in &mut fragments {
+            fragment.row_count = fragment.row_count.saturating_sub(excluded.count_in(fragment));
+        }
+        let visible = fragments.iter().map(|f| f.row_count).sum::<u64>() as usize;
+        let (rows, target) = match filters {
+            [] => (Precision::Exact(visible), state.config().target_partitions()),
+            filters => {
+                let kept = kept_rows_estimate(filters, visible);
+                // a look-up is one search in an index, not one in each of several parts
+                let target = if kept < LOOK_UP_ROWS_MAX { 1 } else { state.config().target_partitions() };
+                (Precision::Inexact(kept), target)
+            }
         };
         let plan = ScanPlan {
             table: self.table,
@@ -118,7 +128,7 @@ impl TableProvider for LakeTable {
             batch_rows: batch_rows(self.table, &schema, state.config().batch_size()),
             schema,
             filter: (!predicates.is_empty()).then(|| predicates.join(" AND ")),
-            partitions: partitions(fragments, state.config().target_partitions()),
+            partitions: partitions(fragments, target),
             excluded,
             rows,
         };

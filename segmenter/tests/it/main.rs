@@ -6,7 +6,10 @@
 mod files;
 mod fixture;
 mod limits;
+mod payload;
 mod pushdown;
+mod rewards;
+mod segments;
 mod session;
 mod slt;
 mod stored;

@@ -32,6 +32,8 @@ struct Open {
     status: Option<Status>,
     provenance: ProvenanceBuilder,
     events: i64,
+    /// Of the source.
+    bytes: u64,
 }
 
 /// Reads a stream of events.
@@ -39,6 +41,7 @@ struct Open {
 pub(crate) struct EventStream {
     /// By run and trajectory; ordered, so that what is left at the end comes out in a stable order.
     open: BTreeMap<(Option<String>, String), Open>,
+    held_bytes: u64,
 }
 
 impl SessionReader for EventStream {
@@ -49,6 +52,10 @@ impl SessionReader for EventStream {
         let (repaired, _) = repaired(record.bytes)?;
         let line = serde_json::from_slice::<EventLine<'_>>(&repaired).map_err(|e| wrong_type(&e))?;
         self.event(line, record, sink)
+    }
+
+    fn held_bytes(&self) -> Option<u64> {
+        Some(self.held_bytes)
     }
 
     fn finish(mut self: Box<Self>, sink: &mut dyn Sink) -> Result<(), RecordError> {
@@ -94,11 +101,13 @@ impl EventStream {
                 return sink.verdict(Verdict { run_id: key.0, trajectory_id: id, reward, orphan });
             }
             let rollout = Rollout { run_id: key.0.clone(), ..Rollout::new(id.clone()) };
-            let fresh = Open { rollout, status: None, provenance: ProvenanceBuilder::default(), events: 0 };
+            let fresh = Open { rollout, status: None, provenance: ProvenanceBuilder::default(), events: 0, bytes: 0 };
             self.open.insert(key.clone(), fresh);
         }
         let Some(open) = self.open.get_mut(&key) else { return Ok(()) };
         open.events += 1;
+        open.bytes += record.bytes.len() as u64;
+        self.held_bytes += record.bytes.len() as u64;
         open.provenance.add(record.bytes, record.byte_offset, record.line);
         match given {
             Event::Start(header) => merge(open, *header),
@@ -111,6 +120,7 @@ impl EventStream {
             Event::Finish(header) => {
                 merge(open, *header);
                 if let Some(open) = self.open.remove(&key) {
+                    self.held_bytes -= open.bytes;
                     return sink.rollout(close(open));
                 }
             }

@@ -52,7 +52,7 @@ impl Importer for Dressage {
 
 impl Importer for DressageEvents {
     fn name(&self) -> &'static str {
-        "dressage_events"
+        "dressage-events"
     }
 
     fn sniff(&self, sniff: &Sniff<'_>) -> Confidence {

@@ -27,7 +27,8 @@ use ledger::{Ages, Ledger};
 /// How thoroughly to look, and whether to repair.
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
-    /// Remove leftovers that are older than `grace`.
+    /// Remove leftovers that are older than `grace`. Best while no writer is running: a writer that finds a message
+    /// stored does not store it again, and would miss one that is removed as unreferenced in that moment.
     pub repair: bool,
     /// Read payload and verify its checksums; without, only scalar columns are read.
     pub payload: bool,
