@@ -87,8 +87,11 @@ fn row<'a>(
         }
         None => None,
     };
-    let messages: Vec<Value> =
-        steps.iter().flat_map(|step| &step.messages).map(|m| if plain { m.plain() } else { m.to_json(contents) }).collect();
+    let messages: Vec<Value> = steps
+        .iter()
+        .flat_map(|step| &step.messages)
+        .map(|m| if plain { m.plain() } else { m.to_json(contents) })
+        .collect();
     let tools = steps.iter().rev().find_map(|step| step.tools.as_ref()).and_then(|hash| contents.tools.get(hash));
     Ok(Row {
         head,
