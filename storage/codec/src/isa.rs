@@ -69,11 +69,12 @@ fn transpose(words: &mut [[u64; OCTET]; OCTET]) {
         [(4, 32, 0x0000_0000_ffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)];
     for (distance, shift, mask) in STEPS {
         for low in (0..OCTET).filter(|row| row & distance == 0) {
-            let high = low + distance;
-            for matrix in 0..OCTET {
-                let swap = ((words[low][matrix] >> shift) ^ words[high][matrix]) & mask;
-                words[high][matrix] ^= swap;
-                words[low][matrix] ^= swap << shift;
+            if let Ok([low, high]) = words.get_disjoint_mut([low, low + distance]) {
+                for (low, high) in low.iter_mut().zip(high) {
+                    let swap = ((*low >> shift) ^ *high) & mask;
+                    *high ^= swap;
+                    *low ^= swap << shift;
+                }
             }
         }
     }
