@@ -22,7 +22,7 @@ use super::predicate::is_comparable;
 const KEYS_MAX: usize = 1_000;
 
 /// What a lowered filter says.
-enum Lowered {
+pub(super) enum Lowered {
     /// Nothing is known: every row may match.
     Anything,
     /// No row can match.
@@ -31,18 +31,13 @@ enum Lowered {
     Sql(String),
 }
 
-/// The filters as they are now, as one SQL predicate; nothing where they say nothing yet.
-pub(super) fn dynamic_predicate(filters: &[Arc<dyn PhysicalExpr>], schema: &Schema) -> Option<String> {
-    let mut parts = Vec::new();
-    for filter in filters {
-        let Ok(current) = snapshot_physical_expr(Arc::clone(filter)) else { continue };
-        match lower(&current, schema) {
-            Lowered::Anything => {}
-            Lowered::Nothing => return Some("false".to_owned()),
-            Lowered::Sql(sql) => parts.push(sql),
-        }
-    }
-    (!parts.is_empty()).then(|| parts.join(" AND "))
+/// What the filters say by now, all together.
+pub(super) fn dynamic_predicate(filters: &[Arc<dyn PhysicalExpr>], schema: &Schema) -> Lowered {
+    filters.iter().fold(Lowered::Anything, |said, filter| match snapshot_physical_expr(Arc::clone(filter)) {
+        Ok(current) => both(said, lower(&current, schema)),
+        // a hint that cannot be read is no hint
+        Err(_) => said,
+    })
 }
 
 fn lower(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Lowered {

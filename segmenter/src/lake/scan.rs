@@ -23,11 +23,12 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
 };
 use dressage_schemas::Table;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::dynamic::{dynamic_predicate, refers_to};
+use super::dynamic::{Lowered, dynamic_predicate, refers_to};
 use super::source::{ExcludedRows, Fragment, LakeSource, ROW_ADDRESS, ScanRequest, SourceError};
 
 /// Batches that wait between the I/O runtime and the engine, for each partition.
@@ -81,8 +82,9 @@ impl LakeScan {
         }
     }
 
-    /// What to ask the source for, at the moment of the first poll: only then do dynamic filters say anything.
-    fn request(&self, partition: usize) -> ScanRequest {
+    /// What to ask the source for, at the moment of the first poll: only then do dynamic filters say
+    /// anything. None where they say that no row can match.
+    fn request(&self, partition: usize) -> Option<ScanRequest> {
         let plan = &self.plan;
         let mut columns: Vec<String> = plan.schema.fields().iter().map(|f| f.name().clone()).collect();
         if columns.is_empty() {
@@ -90,10 +92,12 @@ impl LakeScan {
             columns.push(plan.table.schema().field(0).name().clone());
         }
         let filter = match (plan.filter.clone(), dynamic_predicate(&self.dynamic, &plan.schema)) {
-            (Some(fixed), Some(dynamic)) => Some(format!("{fixed} AND {dynamic}")),
-            (fixed, dynamic) => fixed.or(dynamic),
+            (_, Lowered::Nothing) => return None,
+            (Some(fixed), Lowered::Sql(dynamic)) => Some(format!("{fixed} AND {dynamic}")),
+            (None, Lowered::Sql(dynamic)) => Some(dynamic),
+            (fixed, Lowered::Anything) => fixed,
         };
-        ScanRequest {
+        Some(ScanRequest {
             table: plan.table,
             columns,
             filter,
@@ -103,7 +107,7 @@ impl LakeScan {
             fragments: (plan.partitions.len() > 1).then(|| plan.partitions[partition].iter().map(|f| f.id).collect()),
             batch_rows: plan.batch_rows,
             row_address: !plan.excluded.is_empty(),
-        }
+        })
     }
 }
 
@@ -264,8 +268,8 @@ impl ExecutionPlan for LakeScan {
 
 impl LakeScan {
     /// Starts the scan on the I/O runtime and gives its batches.
-    fn start(&self, partition: usize) -> impl futures::Stream<Item = Result<RecordBatch>> + Send + use<> {
-        let request = self.request(partition);
+    fn start(&self, partition: usize) -> BoxStream<'static, Result<RecordBatch>> {
+        let Some(request) = self.request(partition) else { return futures::stream::empty().boxed() };
         let source = Arc::clone(&self.source);
         let (send, receive) = mpsc::channel(BATCHES_AHEAD);
         let task = self.io.spawn(async move {
@@ -298,6 +302,7 @@ impl LakeScan {
             let batch = batch.map_err(|e| DataFusionError::External(Box::new(e)))?;
             visible(&batch, &plan)
         })
+        .boxed()
     }
 }
 

@@ -51,6 +51,15 @@ async fn a_filter_on_a_trajectory_becomes_a_key_look_up_in_steps() {
 }
 
 #[tokio::test]
+async fn nothing_is_scanned_for_a_trajectory_that_is_not_there() {
+    let lake = lake();
+    let session = session(&lake);
+    assert_eq!(rows(&session, "SELECT count(*) FROM steps WHERE trajectory_id = 'nobody'").await, ["0"]);
+    let scans: Vec<_> = lake.requests().into_iter().filter(|r| r.table == Table::Steps && r.limit != Some(1)).collect();
+    assert!(scans.is_empty(), "{scans:?}");
+}
+
+#[tokio::test]
 async fn limits_reach_the_scan_unless_rows_are_hidden() {
     let lake = lake();
     let session = session(&lake);

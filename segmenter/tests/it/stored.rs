@@ -71,6 +71,8 @@ async fn a_store_and_a_lake_in_memory_answer_alike() {
         "SELECT count(*) FROM trajectories WHERE status = 'completed' AND reward >= 1.0",
         "SELECT trajectory_id FROM trajectories WHERE trajectory_id LIKE 't%' AND n_steps IS NOT NULL ORDER BY 1",
         "SELECT step_index FROM steps WHERE trajectory_id = 't1' AND boundary ORDER BY 1",
+        "SELECT step_index FROM steps WHERE trajectory_id = 'nobody'",
+        "SELECT text FROM messages WHERE trajectory_id IN ('nobody', 't1') ORDER BY position",
         "SELECT trajectory_id FROM trajectories WHERE trajectory_id IN ('t1', 'it''s', 'g1') AND NOT (reward BETWEEN 2 AND 3)",
     ] {
         assert_eq!(rows(&stored, sql).await, rows(&memory, sql).await, "{sql}");
