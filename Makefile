@@ -9,6 +9,7 @@ SHELL := /bin/bash
 export DRESSAGE_CACHE ?= $(HOME)/.cache/dressage
 export CARGO_TARGET_DIR ?= $(DRESSAGE_CACHE)/target
 export DRESSAGE_VENV ?= $(DRESSAGE_CACHE)/venv
+export DRESSAGE_WEED ?= $(DRESSAGE_VENV)/bin/weed
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 PYTHON := $(DRESSAGE_VENV)/bin/python
