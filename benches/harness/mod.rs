@@ -55,6 +55,7 @@ fn finish(command: Command) -> Finished {
 }
 
 /// Runs to the end; also the wait status, 0 for success.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it used")]
 fn run(mut command: Command) -> (i32, Finished) {
     let start = Instant::now();
     let mut child = command
