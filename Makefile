@@ -34,7 +34,7 @@ test: setup check test-rust test-python ## Everything that CI runs
 	@echo "make test: all of it passed"
 
 test-rust: setup
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 
 test-python: setup test-rust
 	$(PYTHON) -m unittest discover --start-directory tests/python --verbose

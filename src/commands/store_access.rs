@@ -55,6 +55,7 @@ impl Context {
             store.s3.region = Some(region.to_owned());
         }
         store.s3.allow_http |= settings.s3.allow_http;
+        store.retry_timeout_ms = settings.storage.retry_timeout.as_millis();
         store
     }
 
