@@ -9,6 +9,7 @@ SHELL := /bin/bash
 export DRESSAGE_CACHE ?= $(HOME)/.cache/dressage
 export CARGO_TARGET_DIR ?= $(DRESSAGE_CACHE)/target
 export DRESSAGE_VENV ?= $(DRESSAGE_CACHE)/venv
+export DRESSAGE_WEED ?= $(DRESSAGE_VENV)/bin/weed
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 PYTHON := $(DRESSAGE_VENV)/bin/python
@@ -33,7 +34,7 @@ test: setup check test-rust test-python ## Everything that CI runs
 	@echo "make test: all of it passed"
 
 test-rust: setup
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 
 test-python: setup test-rust
 	$(PYTHON) -m unittest discover --start-directory tests/python --verbose

@@ -134,7 +134,7 @@ fn page(stats: &Stats, paint: Paint) -> String {
     let n = |row: &Row, column: &str| grouped(row.int(column).unwrap_or(0));
     let t = &stats.totals;
     out.push_str(&format!(
-        "{} in {} runs, {} instances, {} groups\n{} segments, {} steps, {} messages, {} tokens, {} of them trained\n",
+        "{}; runs {}, instances {}, groups {}\n{} segments, {} steps, {} messages, {} tokens, {} of them trained\n",
         paint.bold(&format!("{} trajectories", n(t, "trajectories"))),
         n(t, "runs"),
         n(t, "instances"),
@@ -145,6 +145,10 @@ fn page(stats: &Stats, paint: Paint) -> String {
         n(t, "tokens"),
         n(t, "trained_tokens"),
     ));
+    if t.int("trajectories") == Some(0) && stats.quarantine.is_empty() {
+        out.push_str("nothing here yet: `dressage ingest` reads rollouts\n");
+        return out;
+    }
     let counts = |rows: &[Row], name: &str| {
         rows.iter().map(|r| format!("{} {}", r.cell(name), n(r, "n"))).collect::<Vec<_>>().join(", ")
     };

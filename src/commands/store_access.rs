@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use dressage_segmenter::{Session, SessionSettings};
+use dressage_storage::maintain::{FindingStatus, doctor};
 use dressage_storage::{AsOf, Lake, Snapshot, StoreSettings};
 
 use super::Context;
@@ -54,6 +55,7 @@ impl Context {
             store.s3.region = Some(region.to_owned());
         }
         store.s3.allow_http |= settings.s3.allow_http;
+        store.retry_timeout_ms = settings.storage.retry_timeout.as_millis();
         store
     }
 
@@ -65,9 +67,16 @@ impl Context {
         self.layers.settings()
     }
 
-    /// Opens the store that the settings name.
+    /// Opens the store that the settings name, and says what a quick look at its place finds wrong.
     pub(crate) async fn open_lake(&self, settings: &Settings) -> Result<Lake> {
-        Ok(Lake::open(self.store_settings(settings)).await?)
+        let lake = Lake::open(self.store_settings(settings)).await?;
+        for finding in doctor::quick(&lake).await {
+            if matches!(finding.status, FindingStatus::Warning | FindingStatus::Failed) {
+                let advice = finding.what_to_do.map(|what| format!("; {what}")).unwrap_or_default();
+                self.output.note(&format!("warning: {}: {}{advice}", finding.check, finding.detail));
+            }
+        }
+        Ok(lake)
     }
 
     /// Pins one version of every table.

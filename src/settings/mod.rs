@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) store: String,
     /// Object-store access.
     pub(crate) s3: S3,
+    /// How the store is used.
+    pub(crate) storage: Storage,
     /// Reading rollouts.
     pub(crate) ingest: Ingest,
     /// Asking questions.
@@ -30,7 +32,13 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { store: "./store".to_owned(), s3: S3::default(), ingest: Ingest::default(), sql: Sql::default() }
+        Self {
+            store: "./store".to_owned(),
+            s3: S3::default(),
+            storage: Storage::default(),
+            ingest: Ingest::default(),
+            sql: Sql::default(),
+        }
     }
 }
 
@@ -44,6 +52,22 @@ pub(crate) struct S3 {
     pub(crate) region: String,
     /// Plain HTTP: keys and data can be read by anyone on the way.
     pub(crate) allow_http: bool,
+}
+
+/// How the store is used.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Storage {
+    /// How long one request or commit is tried again while the store does not answer. Longer rides out longer outages;
+    /// shorter says sooner that it is away.
+    pub(crate) retry_timeout: TimeSpan,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        let room = dressage_storage::StoreSettings::default();
+        Self { retry_timeout: TimeSpan(Duration::from_millis(room.retry_timeout_ms)) }
+    }
 }
 
 /// Reading rollouts.

@@ -372,7 +372,7 @@ pub(crate) fn kind_of_lance(error: &lance::Error) -> ErrorKind {
 fn kind_of_text(text: &str) -> ErrorKind {
     let lower = text.to_ascii_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
-    if any(&["no space left", "quota"]) {
+    if any(&["no space left", "quota", "file too large"]) {
         ErrorKind::Exhausted
     } else if any(&[
         "access denied",

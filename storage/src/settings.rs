@@ -92,12 +92,12 @@ impl S3Settings {
     }
 
     /// Whether requests name the bucket in the path.
-    pub(crate) fn uses_path_style(&self) -> bool {
+    pub fn uses_path_style(&self) -> bool {
         self.path_style.unwrap_or(self.endpoint.is_some())
     }
 
     /// The region; a service that has none takes any word.
-    pub(crate) fn region_or_default(&self) -> &str {
+    pub fn region_or_default(&self) -> &str {
         self.region.as_deref().unwrap_or("us-east-1")
     }
 }

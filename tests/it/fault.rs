@@ -123,7 +123,7 @@ fn a_server_that_is_not_there_is_unavailable_and_the_message_names_it() {
     let mut place = Weed::shared().place("nobody");
     // Port 1 on the loopback: nobody listens, refused at once.
     place.endpoint = "http://127.0.0.1:1".to_owned();
-    let dressage = on_s3(&place).with("DRESSAGE__STORAGE__RETRY_TIMEOUT_MS", "2000");
+    let dressage = on_s3(&place).with("DRESSAGE__STORAGE__RETRY_TIMEOUT", "2s");
     let finished = dressage.run(&["sql", "select count(*) from trajectories"]).expect("runs");
     assert_eq!(finished.code, Some(6), "{finished:?}");
     assert!(finished.stderr.contains("s3://lake/nobody"), "names the place:\n{}", finished.stderr);

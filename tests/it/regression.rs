@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use dressage_rig::{Dressage, Finished};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -134,8 +134,8 @@ fn report_22_a_group_of_one_has_a_spread_of_zero_not_nan() {
 #[test]
 fn report_23_a_trajectory_without_trained_tokens_is_stored_and_says_so() {
     let read = Read::text(&trajectory("none", "1.0", "[1,2,3,4]", "[0,0,0,0]", "[0,0,0,0]")).expect("reads");
-    let row = read
-        .row("select n_tokens, n_trained_tokens, array_has(flags, 'no_trained_tokens') as flagged from trajectories");
+    let row =
+        read.row("select n_tokens, n_trained_tokens, array_has(flags, 'no_trained_tokens') as flagged from steps");
     assert_eq!(row.expect("a row"), serde_json::json!({"n_tokens": 4, "n_trained_tokens": 0, "flagged": true}));
 }
 
@@ -173,7 +173,7 @@ fn reports_26_and_27_logprobs_of_another_length_are_refused_not_shifted_or_padde
 #[test]
 fn report_34_an_image_repeated_in_every_segment_is_stored_once() {
     // 60,000 characters of base64, in eight segments of each of four trajectories: 1.9 MB said, 45 kB stored.
-    let image = format!("data:image/png;base64,iVBORw0KGgo{}", "QUJD".repeat(15_000));
+    let image = format!("data:image/png;base64,iVBORw0KGgoA{}", "QUJD".repeat(15_000));
     let mut text = String::new();
     for number in 0..4 {
         let segments: Vec<Value> = (0..8)
@@ -199,9 +199,7 @@ fn report_34_an_image_repeated_in_every_segment_is_stored_once() {
     }
     let read = Read::text(&text).expect("reads");
     assert_eq!(read.count("trajectories_new").unwrap(), 4);
-    let row = read
-        .row("select count(*) as n, max(octet_length(data)) as bytes from contents where kind = 'data'")
-        .expect("a row");
+    let row = read.row("select count(*) as n, max(n_bytes) as bytes from contents where kind = 'data'").expect("a row");
     assert_eq!(row["n"], 1, "{row}");
     assert!(row["bytes"].as_i64().is_some_and(|n| (44_000..46_000).contains(&n)), "{row}");
     let stored = read.count("bytes_stored").unwrap();
@@ -312,31 +310,180 @@ fn report_20_rewards_of_mixed_types_are_neither_dropped_nor_rounded_in_silence()
     }
 }
 
-/// What must come of each input file: how many trajectories are new, how many records are quarantined, and words that
-/// the reasons must contain. A file whose format has no importer yet is named, whole.
-const FILES: &[(&str, i64, i64, &[&str])] = &[];
+/// What must come of each input file: how many trajectories are new, how many records are quarantined, words that the
+/// reasons must contain, and a query that must give one row of trues. A file whose format has no importer yet is
+/// named, whole.
+const FILES: &[(&str, i64, i64, &[&str], &str)] = &[
+    (
+        "01-nan-literal-logprob",
+        3,
+        0,
+        &[],
+        "select count(*) filter (where not trainable and array_has(flags, 'nonfinite_logprob')) = 2 from steps",
+    ),
+    ("02-null-logprob", 1, 0, &[], "select not trainable and array_has(flags, 'nonfinite_logprob') from steps"),
+    (
+        "03-empty-assistant-message",
+        1,
+        0,
+        &[],
+        "select count(*) = 5, count(*) filter (where role = 'assistant') = 4 from messages",
+    ),
+    (
+        "04-tool-message-without-tool_call_id",
+        1,
+        0,
+        &[],
+        "select bool_or(array_has(flags, 'tool_call_id_inferred')) from steps",
+    ),
+    ("06-tool-call-without-result", 1, 0, &[], "select bool_or(array_has(flags, 'tool_call_unanswered')) from steps"),
+    ("07-lone-surrogate", 2, 0, &[], "select count(*) filter (where text like '%\u{fffd}%') = 2 from messages"),
+    ("08-emoji-split-across-tokens", 0, 1, &["unrecognised", "token arrays"], ""),
+    (
+        "10-glued-objects",
+        1,
+        1,
+        &["cut_record"],
+        "select count(*) filter (where text in ('a', 'b', 'c')) = 3 from messages",
+    ),
+    ("11-nul-bytes-line", 1, 0, &[], "select count(*) filter (where text in ('before', 'after')) = 2 from messages"),
+    (
+        "13-bom-and-crlf",
+        2,
+        0,
+        &[],
+        "select count(*) filter (where text = 'b' || chr(13) || chr(10) || 'b') = 1 from messages",
+    ),
+    (
+        "14-one-response-many-rows-growing-usage",
+        1,
+        0,
+        &[],
+        "select count(*) filter (where usage_output_tokens = 300) = 1, sum(usage_output_tokens) = 300 from steps",
+    ),
+    ("16-out-of-order-timestamps", 1, 0, &[], "select bool_or(array_has(boundary_reasons, 'compaction')) from steps"),
+    (
+        "17-dangling-parent-and-rewind-branch",
+        1,
+        0,
+        &[],
+        "select bool_or(array_has(flags, 'dangling_parent')), bool_or(array_has(flags, 'abandoned')) from steps",
+    ),
+    (
+        "19-reward-null-aborted",
+        2,
+        0,
+        &[],
+        "select count(*) filter (where status = 'aborted' and reward is null) = 1 from trajectories",
+    ),
+    ("20-mixed-reward-types", 0, 1, &["unrecognised", "rewards without trajectories"], ""),
+    ("22-group-of-one", 0, 1, &["unrecognised", "rewards without trajectories"], ""),
+    ("23-zero-trainable-tokens", 2, 0, &[], "select sum(n_trained_tokens) = 0 from trajectories"),
+    ("24-mask-length-mismatch", 0, 2, &["mask_length_mismatch", "4 output token ids and a mask of 3"], ""),
+    (
+        "26-logprobs-off-by-one",
+        1,
+        2,
+        &["2 output token ids and 3 log-probs", "3 output token ids and 2 log-probs"],
+        "select not bool_or(trainable) from steps",
+    ),
+    (
+        "27-logprobs-of-other-tokenisation",
+        1,
+        0,
+        &[],
+        "select logprobs is null and not trainable and array_has(flags, 'logprobs_dropped') from steps",
+    ),
+    (
+        "28-prompt-ids-missing",
+        3,
+        0,
+        &[],
+        "select count(*) = 3, not bool_or(trainable), bool_and(array_has(flags, 'prompt_ids_missing')) from steps",
+    ),
+    (
+        "30-prompt-not-extending-previous",
+        1,
+        0,
+        &[],
+        "select count(distinct segment_index) = 3, count(*) filter (where step_index = 2 and not boundary) = 1 from steps",
+    ),
+    (
+        "31-reasoning-field-variants",
+        7,
+        0,
+        &[],
+        "select count(*) filter (where reasoning like '%think%') = 7 from messages",
+    ),
+    (
+        "32-arguments-string-dict-broken",
+        7,
+        0,
+        &[],
+        "select count(*) filter (where tool_calls like '%lookup%') = 7 from messages",
+    ),
+    ("34-base64-image-repeated-in-compaction", 0, 1, &["unrecognised", "Codex"], ""),
+    (
+        "36-tools-change-mid-run",
+        1,
+        0,
+        &[],
+        "select bool_or(array_has(boundary_reasons, 'tools_changed')), count(distinct tools) = 2 from steps",
+    ),
+    ("37-duplicate-tool-call-ids", 0, 1, &["unrecognised", "ATIF"], ""),
+    (
+        "39-content-string-or-parts",
+        5,
+        0,
+        &[],
+        "select count(*) = 5, count(*) filter (where text is null) = 0 from messages",
+    ),
+    ("41-not-data-lfs-pointer", 0, 1, &["unrecognised", "Git LFS pointer"], ""),
+    ("42-not-json-placeholder", 0, 1, &["unrecognised", "placeholder"], ""),
+    ("43-json-document-named-jsonl", 0, 1, &["unrecognised", "Gemini"], ""),
+    ("45-image-placeholder-expansion", 1, 0, &[], "select not bool_or(trainable) from steps"),
+];
 
 fn inputs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ingest/tests/data/bug-inputs")
 }
 
+/// Reads one input and says what is not as expected.
+fn check(file: &Path, new: i64, quarantined: i64, words: &[&str], query: &str) -> Result<()> {
+    let read = Read::file(file)?;
+    let counts = (read.count("trajectories_new")?, read.count("quarantined")?);
+    ensure!(counts == (new, quarantined), "(new, quarantined) is {counts:?}, not {:?}", (new, quarantined));
+    let reasons = if words.is_empty() { String::new() } else { read.reasons()? };
+    for word in words {
+        ensure!(reasons.contains(word), "the reasons do not say {word:?}: {reasons}");
+    }
+    if !query.is_empty() {
+        let row = read.row(query)?;
+        let all_true = row.as_object().is_some_and(|row| row.values().all(|value| *value == Value::Bool(true)));
+        ensure!(all_true, "{query}\ngives {row}");
+    }
+    Ok(())
+}
+
 #[test]
 fn every_reported_input_is_read_or_named() {
+    let mut files: Vec<_> = std::fs::read_dir(inputs())
+        .expect("the inputs")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension != "md"))
+        .collect();
+    files.sort();
     let mut wrong = Vec::new();
-    for (name, new, quarantined, words) in FILES {
-        let check = || -> Result<()> {
-            let read = Read::file(&inputs().join(name))?;
-            let counts = (read.count("trajectories_new")?, read.count("quarantined")?);
-            ensure!(counts == (*new, *quarantined), "(new, quarantined) is {counts:?}, not {:?}", (new, quarantined));
-            let reasons = read.reasons()?;
-            for word in *words {
-                ensure!(reasons.contains(word), "the reasons do not say {word:?}: {reasons}");
-            }
-            Ok(())
+    for file in &files {
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let Some((_, new, quarantined, words, query)) = FILES.iter().find(|row| row.0 == stem) else {
+            wrong.push(format!("{stem}: no expectation"));
+            continue;
         };
-        if let Err(error) = check().with_context(|| (*name).to_owned()) {
-            wrong.push(format!("{error:#}"));
+        if let Err(error) = check(file, *new, *quarantined, words, query) {
+            wrong.push(format!("{stem}: {error:#}"));
         }
     }
+    assert_eq!(files.len(), FILES.len(), "one input for each expectation");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

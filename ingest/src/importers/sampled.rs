@@ -135,8 +135,17 @@ impl Sampled {
                 rule::MASK_LENGTH_MISMATCH,
                 format!("{n_output} output token ids and a mask of {length}"),
             )),
+            // a mask of the output that is too long may happen to be as long as prompt and output together
+            Some(length) if length != n_output && self.trains_on_prompt() => Err(RecordError::refused(
+                rule::MASK_LENGTH_MISMATCH,
+                format!("{n_output} output token ids and a mask of {length} that trains on the prompt's"),
+            )),
             _ => Ok(()),
         }
+    }
+
+    fn trains_on_prompt(&self) -> bool {
+        self.mask.iter().flatten().take(self.prompt.len()).any(|trained| *trained)
     }
 
     /// Adds the call with its tokens.

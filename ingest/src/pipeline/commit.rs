@@ -150,7 +150,7 @@ impl<'a> Committer<'a> {
             Outcome::Failed(error) => return Err(*error),
             Outcome::LastSeq => {}
         }
-        if self.group_bytes >= GROUP_BYTES || self.group.len() >= GROUP_TRAJECTORIES {
+        if self.group_bytes >= GROUP_BYTES.min(self.settings.commit_bytes) || self.group.len() >= GROUP_TRAJECTORIES {
             self.flush().await?;
         }
         Ok(())

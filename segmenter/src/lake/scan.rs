@@ -292,10 +292,7 @@ impl LakeScan {
         futures::stream::unfold(running, |mut running| async move {
             match running.receive.recv().await {
                 Some(item) => Some((item, running)),
-                None => match running.failure().await {
-                    Some(error) => Some((Err(error), running)),
-                    None => None,
-                },
+                None => running.failure().await.map(|error| (Err(error), running)),
             }
         })
         .map(move |batch| {

@@ -137,7 +137,11 @@ async fn open(context: &Context, settings: &Settings, args: &SqlArgs, row_limit:
     wanted.row_limit = row_limit;
     let session = Session::open(snapshot, wanted)?;
     for (name, path) in &args.attach {
-        session.attach(name, path).await?;
+        if path.starts_with("s3://") {
+            session.attach_object(name, path, &context.store_settings(settings).s3).await?;
+        } else {
+            session.attach(name, path).await?;
+        }
     }
     Ok(session)
 }

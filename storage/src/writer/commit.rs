@@ -42,7 +42,8 @@ pub(super) async fn commit_group(lake: &Lake, mut group: Group, fence: &mut Fenc
     for table in Table::ALL {
         let Some((transaction, rows)) = write_files(lake, &mut group, table).await? else { continue };
         let fragments = fragments_of(&transaction);
-        receipt.bytes_stored += stored_bytes(lake, table, fragments).await?;
+        receipt.bytes_stored +=
+            lake.retry_limit().run("list data files", |_| stored_bytes(lake, table, fragments)).await?;
         flush_fragments(lake, table, fragments).await?;
         fault::point("written", table);
         let uuid = transaction.uuid.clone();

@@ -185,7 +185,7 @@ fn stats_add_up() {
     let sizes = stats["columns"].as_array().expect("a list");
     assert!(sizes.iter().any(|c| c["column"] == "token_ids" && c["bytes"].as_u64() > Some(0)), "{sizes:?}");
     let page = run(folder.path(), &["stats"]).exits(0).stdout;
-    assert!(page.starts_with("2 trajectories in 1 runs"), "{page}");
+    assert!(page.starts_with("2 trajectories; runs 1, instances 1"), "{page}");
 }
 
 /// Exports, reads the copy, and compares what the views say of it.

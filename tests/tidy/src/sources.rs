@@ -26,7 +26,11 @@ pub(crate) fn check(root: &Path, files: &[PathBuf], findings: &mut Findings) -> 
         }
         let text =
             std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {}", file.display()))?;
-        let found = look(file, &text, tests.iter().any(|module| file.starts_with(module) || *file == module.with_extension("rs")));
+        let found = look(
+            file,
+            &text,
+            tests.iter().any(|module| file.starts_with(module) || *file == module.with_extension("rs")),
+        );
         findings.errors.extend(found.errors);
         findings.warnings.extend(found.warnings);
     }

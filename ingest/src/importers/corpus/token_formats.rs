@@ -183,9 +183,9 @@ fn flat_rows_of_tokens_are_read_or_refused_with_both_lengths() {
     assert!(read.one().steps[0].logprobs.as_ref().unwrap()[2].is_nan());
 
     let Some(read) = kept("bug-inputs/24-mask-length-mismatch.jsonl") else { return };
-    assert_eq!(read.rejected[0].rule, crate::rule::MASK_LENGTH_MISMATCH);
-    // a mask over prompt and output together says which of the output counts
-    assert_eq!(read.one().steps[0].mask.as_slice(), [4]);
+    // the second is as long as prompt and output together by chance: it would train on the prompt
+    assert_eq!(read.rejected.len(), 2);
+    assert!(read.rejected.iter().all(|rejected| rejected.rule == crate::rule::MASK_LENGTH_MISMATCH));
 
     let Some(read) = kept("bug-inputs/27-logprobs-of-other-tokenisation.jsonl") else { return };
     let step = &read.one().steps[0];
