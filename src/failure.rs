@@ -113,8 +113,8 @@ fn chain_text(error: &anyhow::Error, kind: ErrorKind) -> String {
     let mut last = error.to_string();
     for cause in error.chain().skip(1) {
         let line = cause.to_string();
-        // an error that is transparent about its source would be printed twice
-        if line != last {
+        // an error that already tells its source would be printed twice
+        if !last.contains(&line) {
             text.push_str("\n  because: ");
             text.push_str(&line);
         }

@@ -29,7 +29,20 @@ use clap::Parser;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// A query that is stopped (time limit, row limit, Ctrl-C) drops its tasks, and Lance's readers unwrap the cancellation
+/// of a task that they spawned. That harms nothing, but would print a backtrace under our own message.
+fn hush_cancelled_tasks() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let cancelled = info.payload_as_str().is_some_and(|text| text.contains("JoinError::Cancelled"));
+        if !cancelled {
+            usual(info);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    hush_cancelled_tasks();
     let cli = cli::Cli::parse();
     match commands::run(cli) {
         Ok(outcome) => outcome.exit_code(),

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
+use dressage_schemas::words::Status;
 use serde_json::Value;
 
 use super::Context;
@@ -16,7 +17,7 @@ use crate::settings::key_value;
 #[command(after_long_help = "\
 Examples:
   dressage ls
-  dressage ls --status failed --format nemo-gym
+  dressage ls --status failed --from-format nemo-gym
   dressage ls --where 'reward > 0.5 and n_segments > 1' --sort -n_tokens --limit 10
   dressage ls --label split=train --json | jq -r '.[].trajectory_id'")]
 pub(crate) struct LsArgs {
@@ -48,7 +49,7 @@ pub(crate) struct FilterArgs {
     pub(crate) group: Option<String>,
 
     /// That ended so: completed, truncated, aborted, failed
-    #[arg(long, value_name = "STATUS")]
+    #[arg(long, value_name = "STATUS", value_parser = status_word)]
     pub(crate) status: Option<String>,
 
     /// Of this model
@@ -66,6 +67,14 @@ pub(crate) struct FilterArgs {
     /// For which this SQL condition on `trajectories` holds
     #[arg(long = "where", value_name = "SQL")]
     pub(crate) condition: Option<String>,
+}
+
+/// A status as it is stored: a misspelt one would find nothing, which looks like an answer.
+fn status_word(text: &str) -> Result<String, String> {
+    match Status::parse(text) {
+        Some(status) => Ok(status.as_str().to_owned()),
+        None => Err("it is one of completed, truncated, aborted, failed".to_owned()),
+    }
 }
 
 impl FilterArgs {

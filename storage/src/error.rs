@@ -186,10 +186,24 @@ pub enum Error {
         column: String,
     },
     /// No snapshot, tag or time matches.
-    #[error("no snapshot {as_of}; `dressage store versions` lists what there is")]
+    #[error("no snapshot {as_of}; `dressage store snapshots` lists what there is")]
     SnapshotMissing {
         /// What was asked for.
         as_of: String,
+    },
+    /// Nothing in the store belongs to this run.
+    #[error("no run {run_id:?} in this store; `dressage sql \"select distinct run_id from trajectories\"` lists them")]
+    RunMissing {
+        /// As asked for.
+        run_id: String,
+    },
+    /// A maintenance verb was not told enough to do anything.
+    #[error("{verb} removes nothing unless told what to keep: give {missing}")]
+    Unbounded {
+        /// The verb.
+        verb: &'static str,
+        /// What to add.
+        missing: &'static str,
     },
     /// A version is gone or never was.
     #[error("table {table} has no version {version}; it may have been collected by `dressage store gc`")]
@@ -287,9 +301,11 @@ impl Error {
             | Self::BatchShape { .. }
             | Self::BadStep { .. }
             | Self::KeyCollision { .. }
-            | Self::ColumnMissing { .. } => ErrorKind::Invalid,
+            | Self::ColumnMissing { .. }
+            | Self::Unbounded { .. } => ErrorKind::Invalid,
             Self::StoreMissing { .. }
             | Self::SnapshotMissing { .. }
+            | Self::RunMissing { .. }
             | Self::VersionMissing { .. }
             | Self::RowMissing { .. } => ErrorKind::NotFound,
             Self::FenceBroken { .. } | Self::BadRecord { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
@@ -372,7 +388,10 @@ pub(crate) fn kind_of_lance(error: &lance::Error) -> ErrorKind {
 fn kind_of_text(text: &str) -> ErrorKind {
     let lower = text.to_ascii_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
-    if any(&["no space left", "quota", "file too large"]) {
+    if any(&["169.254.169.254", "latest/api/token"]) {
+        // the client found no keys and asked the metadata service of a cloud machine for some
+        ErrorKind::Invalid
+    } else if any(&["no space left", "quota", "file too large"]) {
         ErrorKind::Exhausted
     } else if any(&[
         "access denied",

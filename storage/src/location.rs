@@ -2,7 +2,7 @@
 //! our own objects always talk to the same place with the same credentials.
 
 use std::collections::HashMap;
-use std::path::{Path as FsPath, PathBuf};
+use std::path::{Component, Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +70,12 @@ impl Location {
         } else {
             PathBuf::from(uri)
         };
-        std::path::absolute(&path).map(Self::Local).map_err(|_| bad("a path"))
+        let path = std::path::absolute(&path).map_err(|_| bad("a path"))?;
+        let path = without_parents(&path);
+        if path.is_file() {
+            return Err(bad("a folder but a file"));
+        }
+        Ok(Self::Local(path))
     }
 
     /// The URI as we print it: never with credentials.
@@ -152,6 +157,23 @@ impl Location {
 }
 
 /// A `file://` URL of an absolute path.
+/// Takes `.` and `..` out of an absolute path: object paths have no such parts. What stands before a `..` is resolved
+/// first where it exists, because the parent of a symbolic link is the parent of what it points to.
+fn without_parents(path: &FsPath) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                out = out.canonicalize().unwrap_or(out);
+                out.pop();
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
 fn file_url(path: &FsPath) -> Result<String> {
     Url::from_file_path(path).map(String::from).map_err(|()| Error::Setting {
         setting: "store",
@@ -243,6 +265,20 @@ mod tests {
         for refused in ["", "gs://b/p", "s3:///p", "memory://", "memory://a/b"] {
             assert!(Location::parse(refused).is_err(), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_path_through_its_parent_is_the_folder_that_it_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("deep/real")).unwrap();
+        std::fs::write(root.join("file"), "x").unwrap();
+        let at = |tail: &str| Location::parse(root.join(tail).to_str().unwrap());
+        assert_eq!(at("new/../lake").unwrap(), Location::Local(root.join("lake")));
+        assert_eq!(at("./lake/.").unwrap(), Location::Local(root.join("lake")));
+        std::os::unix::fs::symlink(root.join("deep/real"), root.join("link")).unwrap();
+        assert_eq!(at("link/../lake").unwrap(), Location::Local(root.join("deep/lake")));
+        assert!(at("file").unwrap_err().to_string().contains("a folder but a file"));
     }
 
     #[test]

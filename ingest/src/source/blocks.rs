@@ -2,6 +2,8 @@
 
 use std::io::{self, Read};
 
+use super::SourceFailed;
+
 /// What a block aims at; a longer line makes a longer block.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
 
@@ -36,6 +38,8 @@ pub(crate) struct Blocks {
     byte_offset: u64,
     line: u64,
     ended: bool,
+    /// Damage that was met, to be told after the bytes before it were given out.
+    damage: Option<io::Error>,
     line_bytes_max: u64,
     block_bytes: usize,
     live: bool,
@@ -50,6 +54,7 @@ impl Blocks {
             byte_offset,
             line: 1,
             ended: false,
+            damage: None,
             line_bytes_max,
             block_bytes: BLOCK_BYTES,
             live: false,
@@ -63,6 +68,9 @@ impl Blocks {
 
     /// The next block. `grown` is told each time before the block grows beyond its usual size (by how much), so that
     /// the memory can be asked for.
+    ///
+    /// # Errors
+    /// A damaged source gives what precedes the damage first, and then its error.
     pub(crate) fn next(&mut self, mut grown: impl FnMut(u64) -> io::Result<()>) -> io::Result<Next> {
         let mut bytes = std::mem::take(&mut self.carry);
         bytes.reserve(self.block_bytes.saturating_sub(bytes.len()));
@@ -80,8 +88,10 @@ impl Blocks {
             }
             while !self.live && !self.ended && bytes.len() < wanted {
                 let limit = (wanted - bytes.len()) as u64;
-                let read = (&mut self.source).take(limit).read_to_end(&mut bytes)?;
-                self.ended = (read as u64) < limit;
+                match (&mut self.source).take(limit).read_to_end(&mut bytes) {
+                    Ok(read) => self.ended = (read as u64) < limit,
+                    Err(error) => self.end_with(error)?,
+                }
             }
             let cut = match (self.ended, self.live) {
                 (true, _) => Some(bytes.len()),
@@ -90,7 +100,7 @@ impl Blocks {
             };
             if let Some(cut) = cut {
                 if bytes.is_empty() {
-                    return Ok(Next::End);
+                    return self.damage.take().map_or(Ok(Next::End), Err);
                 }
                 self.carry = bytes[cut..].to_vec();
                 bytes.truncate(cut);
@@ -108,9 +118,25 @@ impl Blocks {
     /// One read of what is there now.
     fn read_some(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut buffer = vec![0; 64 << 10];
-        let read = self.source.read(&mut buffer)?;
-        self.ended = read == 0;
-        bytes.extend_from_slice(&buffer[..read]);
+        match self.source.read(&mut buffer) {
+            Ok(read) => {
+                self.ended = read == 0;
+                bytes.extend_from_slice(&buffer[..read]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => self.end_with(error),
+        }
+    }
+
+    /// Damage ends the source where it is. A source that could not be read is another matter: a rerun may well read
+    /// it, so nothing is taken from a block that was cut by it.
+    fn end_with(&mut self, error: io::Error) -> io::Result<()> {
+        if error.get_ref().is_some_and(|inner| inner.is::<SourceFailed>()) {
+            return Err(error);
+        }
+        self.ended = true;
+        self.damage = Some(error);
         Ok(())
     }
 
@@ -187,6 +213,30 @@ mod tests {
                 prop_assert!(block.bytes.ends_with(b"\n") || joined.len() == text.len());
             }
             prop_assert_eq!(joined, text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_precedes_damage_is_given_out_before_its_error() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "bad checksum"))
+            }
+        }
+        for live in [false, true] {
+            let source = io::Cursor::new(b"{\"a\":1}\n{\"b\":".to_vec()).chain(Broken);
+            let mut blocks = Blocks::new(Box::new(source), 0, 1_000).live(live);
+            let mut given = Vec::new();
+            let error = loop {
+                match blocks.next(|_| Ok(())) {
+                    Ok(Next::Block(block)) => given.extend_from_slice(&block.bytes),
+                    Ok(next) => panic!("{next:?}"),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(given, b"{\"a\":1}\n{\"b\":");
+            assert_eq!((error.to_string().as_str(), blocks.byte_offset()), ("bad checksum", 13));
         }
     }
 

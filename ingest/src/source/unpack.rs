@@ -46,7 +46,10 @@ pub(crate) fn unpack(raw: Box<dyn Read + Send>, expansion_ratio_max: u64, live: 
     let mut stream = raw;
     let mut was_compressed = false;
     for _ in 0..LAYERS_MAX {
-        let (head, complete) = peek(&mut stream, live && !was_compressed)?;
+        let (head, complete, damage) = peek(&mut stream, live && !was_compressed)?;
+        if let Some(damage) = damage {
+            stream = Box::new(Damaged(Some(damage)));
+        }
         let Some(compression) = Compression::of(&head) else {
             let bom = if head.starts_with(BOM) { BOM.len() } else { 0 };
             let byte_offset = bom as u64;
@@ -84,24 +87,41 @@ impl Compression {
     }
 }
 
-/// The first bytes. Of a live stream only as many as it takes to see a whole value: the writer may be waiting for us.
-fn peek(stream: &mut dyn Read, live: bool) -> io::Result<(Vec<u8>, bool)> {
+/// The first bytes, whether they are all, and the damage that stopped them: what precedes it is still good. Of a live
+/// stream only as many bytes as it takes to see a whole value: the writer may be waiting for us.
+fn peek(stream: &mut dyn Read, live: bool) -> io::Result<(Vec<u8>, bool, Option<io::Error>)> {
     let mut head = Vec::new();
     let limit = HEAD_BYTES as u64 + 1;
     if !live {
-        stream.take(limit).read_to_end(&mut head)?;
-        let complete = head.len() <= HEAD_BYTES;
-        return Ok((head, complete));
+        return match stream.take(limit).read_to_end(&mut head) {
+            Ok(_) => {
+                let complete = head.len() <= HEAD_BYTES;
+                Ok((head, complete, None))
+            }
+            Err(error) if head.is_empty() || error.get_ref().is_some_and(|inner| inner.is::<SourceFailed>()) => {
+                Err(error)
+            }
+            Err(error) => Ok((head, false, Some(error))),
+        };
     }
     let mut buffer = vec![0; 64 << 10];
     while head.len() <= HEAD_BYTES && is_cut(&head) {
         let read = stream.read(&mut buffer)?;
         if read == 0 {
-            return Ok((head, true));
+            return Ok((head, true, None));
         }
         head.extend_from_slice(&buffer[..read]);
     }
-    Ok((head, false))
+    Ok((head, false, None))
+}
+
+/// What is left of a source after damage: its error, once.
+struct Damaged(Option<io::Error>);
+
+impl Read for Damaged {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }
 
 /// Whether the first value is not there in full yet.
@@ -207,7 +227,10 @@ mod tests {
     fn a_cut_archive_is_an_error_of_the_archive_and_not_of_the_source() {
         let mut cut = gzip(&b"0123456789".repeat(100_000));
         cut.truncate(cut.len() / 2);
-        let error = unpacked(cut).unwrap_err();
+        let found = unpack(Box::new(Cursor::new(cut)), 1_000, false).unwrap();
+        assert!(found.head.starts_with(b"0123456789"), "what precedes the cut is there");
+        assert!(!found.complete);
+        let error = found.into_stream().read_to_end(&mut Vec::new()).unwrap_err();
         assert!(error.get_ref().is_none_or(|inner| !inner.is::<SourceFailed>()));
     }
 

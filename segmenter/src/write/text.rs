@@ -13,18 +13,20 @@ use super::flat::{flattened, readable};
 /// JSON objects, nulls written out so that every row has the same keys.
 pub(super) struct JsonSink<'a, F: JsonFormat> {
     writer: arrow::json::Writer<&'a mut (dyn Write + Send), F>,
+    /// What follows the last row: a file of text ends with a line end.
+    end: &'static str,
 }
 
 impl<'a> JsonSink<'a, JsonArray> {
     pub(super) fn array(out: &'a mut (dyn Write + Send)) -> Self {
         let writer: ArrayWriter<_> = WriterBuilder::new().with_explicit_nulls(true).build(out);
-        Self { writer }
+        Self { writer, end: "\n" }
     }
 }
 
 impl<'a> JsonSink<'a, LineDelimited> {
     pub(super) fn lines(out: &'a mut (dyn Write + Send)) -> Self {
-        Self { writer: WriterBuilder::new().with_explicit_nulls(true).build(out) }
+        Self { writer: WriterBuilder::new().with_explicit_nulls(true).build(out), end: "" }
     }
 }
 
@@ -35,7 +37,9 @@ impl<F: JsonFormat> Sink for JsonSink<'_, F> {
 
     fn finish(mut self: Box<Self>) -> Result<(), DataFusionError> {
         self.writer.finish()?;
-        Ok(self.writer.into_inner().flush()?)
+        let out = self.writer.into_inner();
+        out.write_all(self.end.as_bytes())?;
+        Ok(out.flush()?)
     }
 }
 

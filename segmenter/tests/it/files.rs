@@ -24,7 +24,7 @@ async fn text_formats_say_the_same() {
     let first = r#"{"trajectory_id":"t1","step_index":0,"token_ids":[0,1,2,3,4],"created_at":"2026-01-01T00:00:00Z","raw":"AP8=","note":"a \"b\", c"}"#;
     let second = r#"{"trajectory_id":"t1","step_index":1,"token_ids":[100,101,102,103],"created_at":"2026-01-01T00:00:01Z","raw":"AP8=","note":null}"#;
     assert_eq!(text(Format::Ndjson).await, format!("{first}\n{second}\n"));
-    assert_eq!(text(Format::Json).await, format!("[{first},{second}]"));
+    assert_eq!(text(Format::Json).await, format!("[{first},{second}]\n"));
     assert_eq!(
         text(Format::Csv).await,
         "trajectory_id,step_index,token_ids,created_at,raw,note\n\
@@ -39,7 +39,7 @@ async fn an_empty_result_is_still_a_document() {
     let session = session(&lake());
     let sql = "SELECT trajectory_id, reward FROM trajectories WHERE reward > 1000";
     let text = async |format| String::from_utf8(written(&session, sql, format).await).unwrap();
-    assert_eq!(text(Format::Json).await, "[]");
+    assert_eq!(text(Format::Json).await, "[]\n");
     assert_eq!(text(Format::Ndjson).await, "");
     assert_eq!(text(Format::Csv).await, "trajectory_id,reward\n");
     assert!(text(Format::Table).await.starts_with(" trajectory_id │ reward\n"));

@@ -38,7 +38,7 @@ pub async fn rm_run(lake: &Lake, run_id: &str, dry_run: bool) -> Result<RmRunRep
     let keys = trajectory_keys(lake, &by_run).await?;
     let versions = count(lake, Table::WeightVersions, &by_run).await?;
     if keys.is_empty() && versions == 0 {
-        return Err(Error::SnapshotMissing { as_of: format!("has trajectories of run {run_id:?}") });
+        return Err(Error::RunMissing { run_id: run_id.to_owned() });
     }
     let note = |report: &mut RmRunReport, table: Table, rows: u64| {
         *report.rows.entry(table.name().to_owned()).or_default() += rows;

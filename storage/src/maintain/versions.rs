@@ -94,11 +94,7 @@ pub struct GcReport {
 /// `Invalid` where neither bound is given; whatever the store answers.
 pub async fn gc(lake: &Lake, options: &GcOptions) -> Result<GcReport> {
     if options.keep_versions.is_none() && options.older_than.is_none() {
-        return Err(Error::Setting {
-            setting: "gc",
-            value: "neither keep_versions nor older_than".to_owned(),
-            expected: "told what to keep",
-        });
+        return Err(Error::Unbounded { verb: "gc", missing: "--keep-versions or --older-than" });
     }
     let mut tagged: BTreeMap<Table, BTreeSet<u64>> = BTreeMap::new();
     for snapshot in snapshots::list(lake).await?.into_iter().filter(|s| s.tag.is_some()) {
