@@ -45,10 +45,12 @@ impl StoreRecord {
     /// Reads and checks the record; none where there is no store.
     pub(crate) async fn read(store: &dyn ObjectStore, root: &Path, uri: &str) -> Result<Option<Self>> {
         let path = root.clone().join(RECORD_NAME);
+        // the place as the user wrote it: a key alone does not say which bucket or folder
+        let shown = || format!("{}/{RECORD_NAME}", uri.trim_end_matches('/'));
         let bytes = match store.get(&path).await {
-            Ok(found) => found.bytes().await.map_err(|e| Error::object("read", path.to_string(), e))?,
+            Ok(found) => found.bytes().await.map_err(|e| Error::object("read", shown(), e))?,
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(e) => return Err(Error::object("read", path.to_string(), e)),
+            Err(e) => return Err(Error::object("read", shown(), e)),
         };
         Self::parse(&bytes, uri).map(Some)
     }
