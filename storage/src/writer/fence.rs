@@ -2,12 +2,10 @@
 //! a changed setting). After each commit the version that we believe to have written is looked at again, and once
 //! more at the next commit and at the end: if another writer's manifest is there, rows were lost, and we say so.
 
-use std::sync::Arc;
-
 use dressage_schemas::Table;
 use lance::Dataset;
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::error::{Error, Result};
 use crate::lake::Lake;
@@ -75,10 +73,8 @@ impl Committed {
         match store.inner.head(&self.manifest).await {
             // the same object: nothing to read
             Ok(meta) if self.e_tag.is_some() && meta.e_tag == self.e_tag => Ok(()),
-            Ok(_) => match self.transaction_now(&dataset).await? {
-                Some(now) if now == self.transaction => Ok(()),
-                _ => Err(broken()),
-            },
+            Ok(_) if self.is_ours(&*store.inner).await? => Ok(()),
+            Ok(_) => Err(broken()),
             // collected as an old version: fine as long as it is one
             Err(object_store::Error::NotFound { .. }) => {
                 let newest = lake.latest(self.table).await?.version_id();
@@ -88,12 +84,12 @@ impl Committed {
         }
     }
 
-    /// Which transaction the version holds now; read from the store, never from a cache.
-    async fn transaction_now(&self, dataset: &Arc<Dataset>) -> Result<Option<String>> {
-        let transaction = dataset
-            .read_transaction_by_version(self.version)
-            .await
-            .map_err(|e| Error::table("read the transaction of", self.table, e))?;
-        Ok(transaction.map(|t| t.uuid))
+    /// Whether the manifest that is there now names our transaction. Its bytes are fetched and searched: the table
+    /// format answers from a cache that may still hold the manifest that was overwritten.
+    async fn is_ours(&self, store: &dyn ObjectStore) -> Result<bool> {
+        let failed = |e| Error::object("look at", self.manifest.to_string(), e);
+        let bytes = store.get(&self.manifest).await.map_err(failed)?.bytes().await.map_err(failed)?;
+        let uuid = self.transaction.as_bytes();
+        Ok(bytes.windows(uuid.len()).any(|window| window == uuid))
     }
 }
