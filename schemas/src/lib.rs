@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Read first: [`Table`] (which tables there are), [`tables::trajectories`] and [`tables::steps`] (what a row is),
-//! [`spans`] (how masks and versions are kept), [`ErrorKind`] (what a caller should do about an error).
+//! [`spans`] (how masks and versions are kept), [`training`] (what of a segment is trained on),
+//! [`ErrorKind`] (what a caller should do about an error).
 //!
 //! Invariants:
 //!
@@ -37,6 +38,7 @@ pub mod message;
 pub mod spans;
 mod table;
 pub mod tables;
+pub mod training;
 pub mod words;
 
 pub use kind::ErrorKind;

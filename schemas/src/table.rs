@@ -32,11 +32,17 @@ pub enum Table {
     Trajectories,
     /// Consistent sets of table versions.
     Snapshots,
+    /// One sample's place in a plan each.
+    Batches,
+    /// One plan each, written after its batches.
+    Plans,
+    /// Micro-batches that were streamed, with their hashes.
+    Streamed,
 }
 
 impl Table {
     /// All tables, in commit order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Contents,
         Self::WeightVersions,
         Self::Steps,
@@ -45,7 +51,13 @@ impl Table {
         Self::IngestLog,
         Self::Trajectories,
         Self::Snapshots,
+        Self::Batches,
+        Self::Plans,
+        Self::Streamed,
     ];
+
+    /// Tables that a store made by an early release lacks. They read as empty there, and the first write makes them.
+    pub const ADDED_LATER: [Self; 3] = [Self::Batches, Self::Plans, Self::Streamed];
 
     /// The table's name in paths and SQL.
     pub fn name(self) -> &'static str {
@@ -58,6 +70,9 @@ impl Table {
             Self::IngestLog => "ingest_log",
             Self::Trajectories => "trajectories",
             Self::Snapshots => "snapshots",
+            Self::Batches => "batches",
+            Self::Plans => "plans",
+            Self::Streamed => "streamed",
         }
     }
 
@@ -78,6 +93,9 @@ impl Table {
             Self::IngestLog => tables::ingest_log::schema(),
             Self::Trajectories => tables::trajectories::schema(),
             Self::Snapshots => tables::snapshots::schema(),
+            Self::Batches => tables::batches::schema(),
+            Self::Plans => tables::plans::schema(),
+            Self::Streamed => tables::streamed::schema(),
         }
     }
 }

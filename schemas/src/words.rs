@@ -108,6 +108,15 @@ pub mod flag {
 /// The version of context tokens, which no policy produced (semantics 3.11).
 pub const CONTEXT_VERSION: &str = "-1";
 
+/// Whether a version names weights: it is not empty, `-1`, `unknown` or `none` in any spelling.
+pub fn is_real_version(weight_version: &str) -> bool {
+    let word = weight_version.trim();
+    !(word.is_empty()
+        || word == CONTEXT_VERSION
+        || word.eq_ignore_ascii_case("unknown")
+        || word.eq_ignore_ascii_case("none"))
+}
+
 /// `rewards.stage` of a verdict that came with its trajectory.
 pub const STAGE_RECORDED: &str = "recorded";
 

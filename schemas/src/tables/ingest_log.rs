@@ -41,7 +41,7 @@ pub struct IngestLogRow {
     pub byte_length: i64,
     /// BLAKE3 of those bytes, 32 hex digits.
     pub record_hash: String,
-    /// `new` or `updated`.
+    /// `new`, `updated`, or `unchanged`: then nothing was written, and `write_id` is the attempt that was there.
     pub outcome: String,
     /// When, microseconds.
     pub logged_at: i64,

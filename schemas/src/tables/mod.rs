@@ -5,13 +5,18 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, ListBuilder, StringBuilder, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
+pub mod batches;
+pub mod checkpoints;
 pub mod contents;
 pub mod ingest_log;
+pub mod plans;
 pub mod quarantine;
 pub mod rewards;
 pub mod rollout;
 pub mod snapshots;
 pub mod steps;
+pub mod streamed;
+pub mod train_metrics;
 pub mod trajectories;
 pub mod weight_versions;
 

@@ -1,9 +1,13 @@
 //! The schemas as a reader of the files meets them: a change of a column shows up here as a diff.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fmt::Write as _;
 
+use arrow::datatypes::SchemaRef;
 use dressage_schemas::tables::{
-    contents, ingest_log, quarantine, rewards, rollout, snapshots, steps, trajectories, weight_versions,
+    batches, checkpoints, contents, ingest_log, plans, quarantine, rewards, rollout, snapshots, steps, streamed,
+    train_metrics, trajectories, weight_versions,
 };
 use dressage_schemas::{SCHEMA_VERSION, SCHEMA_VERSION_KEY, Table};
 
@@ -11,13 +15,25 @@ use dressage_schemas::{SCHEMA_VERSION, SCHEMA_VERSION_KEY, Table};
 fn columns_of_every_table_are_pinned() {
     let mut dump = String::new();
     for table in Table::ALL {
-        writeln!(dump, "{table}").unwrap();
-        for field in table.schema().fields() {
-            let null = if field.is_nullable() { "null" } else { "not null" };
-            writeln!(dump, "  {:24} {} {null}", field.name(), field.data_type()).unwrap();
-        }
+        dump_table(&mut dump, table.name(), &table.schema());
     }
     insta::assert_snapshot!(dump);
+}
+
+#[test]
+fn columns_of_the_tables_of_training_are_pinned() {
+    let mut dump = String::new();
+    dump_table(&mut dump, "train_metrics", &train_metrics::schema());
+    dump_table(&mut dump, "checkpoints", &checkpoints::schema());
+    insta::assert_snapshot!(dump);
+}
+
+fn dump_table(dump: &mut String, name: &str, schema: &SchemaRef) {
+    writeln!(dump, "{name}").unwrap();
+    for field in schema.fields() {
+        let null = if field.is_nullable() { "null" } else { "not null" };
+        writeln!(dump, "  {:24} {} {null}", field.name(), field.data_type()).unwrap();
+    }
 }
 
 #[test]
@@ -38,7 +54,13 @@ fn rows_become_batches_under_the_schema() {
     assert_eq!(quarantine::batch(&[Default::default()]).unwrap().schema(), Table::Quarantine.schema());
     assert_eq!(ingest_log::batch(&[Default::default()]).unwrap().schema(), Table::IngestLog.schema());
     assert_eq!(snapshots::batch(&[Default::default()]).unwrap().schema(), Table::Snapshots.schema());
+    assert_eq!(batches::batch(&[Default::default()]).unwrap().schema(), Table::Batches.schema());
+    assert_eq!(plans::batch(&[Default::default()]).unwrap().schema(), Table::Plans.schema());
+    assert_eq!(streamed::batch(&[Default::default()]).unwrap().schema(), Table::Streamed.schema());
     assert_eq!(weight_versions::batch(&[Default::default()]).unwrap().schema(), Table::WeightVersions.schema());
+    assert_eq!(train_metrics::batch(&[Default::default()]).unwrap().schema(), train_metrics::schema());
+    let checkpoint = checkpoints::CheckpointRow { files: vec![Default::default(); 2], ..Default::default() };
+    assert_eq!(checkpoints::batch(&[checkpoint, Default::default()]).unwrap().schema(), checkpoints::schema());
 }
 
 #[test]
