@@ -5,6 +5,7 @@ use std::fmt;
 use dressage_schemas::{ErrorKind, Table};
 
 use crate::secret;
+use crate::text_kind::kind_of_text;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -28,6 +29,12 @@ impl Cause {
             }
             next = inner.source();
         }
+        if asks_for_role(&text) {
+            return Self::words(
+                "no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (there are no keys in the \
+                 environment, and this machine has no role to take some from)",
+            );
+        }
         Self(secret::scrub(&without_positions(&text)))
     }
 
@@ -49,6 +56,11 @@ impl fmt::Display for Cause {
 }
 
 impl std::error::Error for Cause {}
+
+/// Whether a client found no keys and asked the metadata service of a cloud machine for some.
+pub(crate) fn asks_for_role(text: &str) -> bool {
+    text.contains("169.254.169.254") || text.contains("latest/api/token")
+}
 
 /// Takes `, /path/file.rs:12:34` out of a message: where in a library a failure arose helps nobody who reads it.
 fn without_positions(text: &str) -> String {
@@ -197,6 +209,20 @@ pub enum Error {
         /// As asked for.
         run_id: String,
     },
+    /// No plan has this id.
+    #[error("no plan {plan:?} in this store; `dressage sql \"select plan_id, created_at from plans\"` lists them")]
+    PlanMissing {
+        /// As asked for.
+        plan: String,
+    },
+    /// Several plans have an id that begins so.
+    #[error("{count} plans have an id that begins with {plan:?}: give more digits")]
+    PlanAmbiguous {
+        /// As asked for.
+        plan: String,
+        /// How many.
+        count: usize,
+    },
     /// A maintenance verb was not told enough to do anything.
     #[error("{verb} removes nothing unless told what to keep: give {missing}")]
     Unbounded {
@@ -302,10 +328,12 @@ impl Error {
             | Self::BadStep { .. }
             | Self::KeyCollision { .. }
             | Self::ColumnMissing { .. }
+            | Self::PlanAmbiguous { .. }
             | Self::Unbounded { .. } => ErrorKind::Invalid,
             Self::StoreMissing { .. }
             | Self::SnapshotMissing { .. }
             | Self::RunMissing { .. }
+            | Self::PlanMissing { .. }
             | Self::VersionMissing { .. }
             | Self::RowMissing { .. } => ErrorKind::NotFound,
             Self::FenceBroken { .. } | Self::BadRecord { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
@@ -383,50 +411,6 @@ pub(crate) fn kind_of_lance(error: &lance::Error) -> ErrorKind {
     }
 }
 
-/// Failures that come as text only. What looks like the network or the server is worth a retry; a full disk and a
-/// refused credential are not; the rest is reported as a damaged or unexpected state.
-fn kind_of_text(text: &str) -> ErrorKind {
-    let lower = text.to_ascii_lowercase();
-    let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
-    if any(&["169.254.169.254", "latest/api/token"]) {
-        // the client found no keys and asked the metadata service of a cloud machine for some
-        ErrorKind::Invalid
-    } else if any(&["no space left", "quota", "file too large"]) {
-        ErrorKind::Exhausted
-    } else if any(&[
-        "access denied",
-        "accessdenied",
-        "invalidaccesskeyid",
-        "signaturedoesnotmatch",
-        "permission denied",
-    ]) {
-        ErrorKind::Invalid
-    } else if any(&[
-        "connect",
-        "connection",
-        "reset",
-        "timed out",
-        "timeout",
-        "503",
-        "500",
-        "502",
-        "504",
-        "slowdown",
-        "slow down",
-        "broken pipe",
-        "unavailable",
-        "error sending request",
-        "incompletemessage",
-        "dns",
-    ]) {
-        ErrorKind::Unavailable
-    } else if any(&["not found", "no such file"]) {
-        ErrorKind::NotFound
-    } else {
-        ErrorKind::Internal
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,9 +436,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_exhausted_and_a_reset_connection_is_worth_a_retry() {
-        assert_eq!(kind_of_text("write: No space left on device (os error 28)"), ErrorKind::Exhausted);
-        assert_eq!(kind_of_text("connection reset by peer"), ErrorKind::Unavailable);
-        assert_eq!(kind_of_text("AccessDenied"), ErrorKind::Invalid);
+    fn a_client_without_keys_is_told_which_variables_to_set() {
+        let asked = "Error performing PUT http://169.254.169.254/latest/api/token in 3s, after 3 retries";
+        let source = object_store::Error::Generic { store: "S3", source: asked.into() };
+        let error = Error::object("list", "s3://b/", source);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let Error::ObjectAccess { source, .. } = &error else { panic!("{error:?}") };
+        assert!(source.as_str().contains("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{source}");
+        assert!(!source.as_str().contains("169.254"), "{source}");
     }
 }

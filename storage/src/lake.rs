@@ -6,7 +6,7 @@ use std::path::Path as FsPath;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{RecordBatchIterator, RecordBatchReader};
-use dressage_schemas::{SCHEMA_VERSION, SCHEMA_VERSION_KEY, Table};
+use dressage_schemas::{ErrorKind, SCHEMA_VERSION, SCHEMA_VERSION_KEY, Table};
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::dataset::{InsertBuilder, WriteMode, WriteParams};
@@ -49,6 +49,8 @@ pub(crate) struct Opened {
     pub(crate) root: Path,
     /// Newest handle of each table seen so far: opening from one is a look at the newest version's name.
     handles: Mutex<HashMap<Table, Arc<Dataset>>>,
+    /// Empty stand-ins for tables that an early release did not make.
+    absent: Mutex<HashMap<Table, Arc<Dataset>>>,
     /// Rows that a newer row replaces, by table version; only the newest is kept.
     pub(crate) superseded: Mutex<HashMap<Table, (u64, RowSet)>>,
 }
@@ -85,8 +87,19 @@ impl Clients {
 
     fn into_lake(self, settings: StoreSettings, record: StoreRecord) -> Lake {
         let Self { location, uri, session, params, objects, root } = self;
-        let (handles, superseded) = (Mutex::default(), Mutex::default());
-        let inner = Opened { settings, location, uri, record, session, params, objects, root, handles, superseded };
+        let inner = Opened {
+            settings,
+            location,
+            uri,
+            record,
+            session,
+            params,
+            objects,
+            root,
+            handles: Mutex::default(),
+            absent: Mutex::default(),
+            superseded: Mutex::default(),
+        };
         Lake { inner: Arc::new(inner) }
     }
 }
@@ -173,7 +186,7 @@ impl Lake {
         self.retry_limit()
             .run("open a table", |_| async {
                 let Some(known) = self.handle(table) else {
-                    return self.load(table).await;
+                    return self.load_or_absent(table).await;
                 };
                 let mut fresh = known.as_ref().clone();
                 fresh.checkout_latest().await.map_err(|e| Error::table("open", table, e))?;
@@ -199,16 +212,14 @@ impl Lake {
     pub(crate) async fn at(&self, table: Table, version: u64) -> Result<Arc<Dataset>> {
         let known = match self.handle(table) {
             Some(known) => known,
-            None => self.load(table).await?,
+            None => self.load_or_absent(table).await?,
         };
         if known.version_id() == version {
             return Ok(known);
         }
         match known.checkout_version(version).await {
             Ok(dataset) => Ok(Arc::new(dataset)),
-            Err(e) if kind_of_lance(&e) == dressage_schemas::ErrorKind::NotFound => {
-                Err(Error::VersionMissing { table, version })
-            }
+            Err(e) if kind_of_lance(&e) == ErrorKind::NotFound => Err(Error::VersionMissing { table, version }),
             Err(e) => Err(Error::table("open", table, e)),
         }
     }
@@ -224,6 +235,48 @@ impl Lake {
         if newer {
             handles.insert(table, dataset.clone());
         }
+    }
+
+    /// The table, or an empty stand-in where the store was made before there was one. The stand-in is version 1, which
+    /// is the empty one that [`ensure_table`](Self::ensure_table) makes, so a snapshot of it stays right.
+    async fn load_or_absent(&self, table: Table) -> Result<Arc<Dataset>> {
+        match self.load(table).await {
+            Err(e) if e.kind() == ErrorKind::NotFound && Table::ADDED_LATER.contains(&table) => {
+                self.stand_in(table).await
+            }
+            loaded => loaded,
+        }
+    }
+
+    async fn stand_in(&self, table: Table) -> Result<Arc<Dataset>> {
+        let known = self.inner.absent.lock().unwrap_or_else(PoisonError::into_inner).get(&table).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let params = WriteParams {
+            mode: WriteMode::Create,
+            data_storage_version: Some(FILE_VERSION),
+            enable_v2_manifest_paths: true,
+            ..WriteParams::default()
+        };
+        let empty = RecordBatchIterator::new(std::iter::empty(), physical::schema(table));
+        let reader: Box<dyn RecordBatchReader + Send> = Box::new(empty);
+        let uri = format!("memory://{table}.lance");
+        let made = InsertBuilder::new(uri.as_str()).with_params(&params).execute_stream(reader).await;
+        let made = Arc::new(made.map_err(|e| Error::table("stand in for", table, e))?);
+        self.inner.absent.lock().unwrap_or_else(PoisonError::into_inner).insert(table, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Whether the store itself has the table.
+    pub(crate) async fn has_table(&self, table: Table) -> Result<bool> {
+        self.latest(table).await?;
+        Ok(self.handle(table).is_some())
+    }
+
+    /// Makes a table that an early release did not make, before the first write to it.
+    pub(crate) async fn ensure_table(&self, table: Table) -> Result<()> {
+        if self.has_table(table).await? { Ok(()) } else { self.create_table(table).await }
     }
 
     async fn load(&self, table: Table) -> Result<Arc<Dataset>> {
@@ -268,9 +321,7 @@ impl Lake {
                 Ok(())
             }
             // an interrupted or concurrent init made it
-            Err(e) if matches!(kind_of_lance(&e), dressage_schemas::ErrorKind::Conflict) => {
-                self.load(table).await.map(|_| ())
-            }
+            Err(e) if matches!(kind_of_lance(&e), ErrorKind::Conflict) => self.load(table).await.map(|_| ()),
             Err(e) => Err(Error::table("create", table, e)),
         }
     }
@@ -322,7 +373,7 @@ fn create_folder(folder: &FsPath) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|e| Error::ObjectAccess {
         action: "create",
         object: folder.display().to_string(),
-        kind: dressage_schemas::ErrorKind::Invalid,
+        kind: ErrorKind::Invalid,
         source: crate::error::Cause::of(&e),
     })
 }

@@ -39,7 +39,13 @@ fn is_compressed(table: Table, column: &str) -> bool {
         Table::Contents => matches!(column, "text" | "reasoning" | "tool_calls" | "body" | "data"),
         Table::Quarantine => column == "raw",
         Table::Rewards => column == "detail",
-        Table::WeightVersions | Table::IngestLog | Table::Trajectories | Table::Snapshots => false,
+        Table::Plans => matches!(column, "sql" | "summary"),
+        Table::WeightVersions
+        | Table::IngestLog
+        | Table::Trajectories
+        | Table::Snapshots
+        | Table::Batches
+        | Table::Streamed => false,
     }
 }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, LargeBinaryBuilder, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::datatypes::Schema;
+use bytes::Bytes;
 use dressage_schemas::Table;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
 use lance::dataset::ProjectionRequest;
+use lance::dataset::scanner::MaterializationStyle;
 use lance_core::datatypes::BlobHandling;
 
 use crate::error::{Error, Result};
@@ -44,6 +46,9 @@ pub struct ScanOptions {
     pub row_address: bool,
     /// Give rows in no particular order, which is faster with many fragments.
     pub unordered: bool,
+    /// Most rows are expected to match the filter: read whole rows, instead of looking for those that match first. Has no
+    /// effect where payload is read.
+    pub most_match: bool,
 }
 
 impl ScanOptions {
@@ -112,6 +117,9 @@ pub(crate) async fn scan(
     if options.unordered {
         scanner.scan_in_order(false);
     }
+    if options.most_match && !payload {
+        scanner.materialization_style(MaterializationStyle::AllEarly);
+    }
     let stream = scanner.try_into_stream().await.map_err(fail)?;
     let row_address = options.row_address;
     let batches = stream
@@ -148,15 +156,19 @@ pub(crate) async fn take(
     if plain_batch.num_rows() != sorted.len() {
         return Err(missing_row(table, dataset, &sorted).await);
     }
-    let blobs = if blob_asked { Some(take_blobs(dataset, &sorted).await?) } else { None };
-    let order = UInt32Array::from(positions);
+    let blobs = if blob_asked { Some(blob_column(dataset, &sorted).await?) } else { None };
+    // rows asked for in stored order are given as they were read, without another copy
+    let order = (sorted != addresses).then(|| UInt32Array::from(positions));
     let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
     for name in columns {
         let array = match &blobs {
             Some(blobs) if name == ROUTED_EXPERTS => blobs,
             _ => physical::column(table, &plain_batch, name)?,
         };
-        arrays.push(arrow::compute::take(array, &order, None).map_err(|e| Error::shape(table, &e))?);
+        arrays.push(match &order {
+            None => array.clone(),
+            Some(order) => arrow::compute::take(array, order, None).map_err(|e| Error::shape(table, &e))?,
+        });
     }
     let options = RecordBatchOptions::new().with_row_count(Some(addresses.len()));
     RecordBatch::try_new_with_options(schema, arrays, &options)
@@ -172,18 +184,26 @@ fn sorted_once(addresses: &[u64]) -> (Vec<u64>, Vec<u32>) {
     (sorted, positions)
 }
 
-/// The blob values of rows, in ascending order of address.
-async fn take_blobs(dataset: &Arc<Dataset>, sorted: &[u64]) -> Result<ArrayRef> {
+/// The blob values of rows, in ascending order of address, as they were read.
+pub(crate) async fn take_blobs(dataset: &Arc<Dataset>, sorted: &[u64]) -> Result<Vec<Option<Bytes>>> {
+    if sorted.is_empty() {
+        return Ok(Vec::new());
+    }
     let fail = |e| Error::table("read routed experts of", Table::Steps, e);
     let reader = dataset.read_blobs(ROUTED_EXPERTS).map_err(fail)?.with_row_addresses(sorted).preserve_order(true);
     let values = reader.execute().await.map_err(fail)?;
     if values.len() != sorted.len() {
         return Err(missing_row(Table::Steps, dataset, sorted).await);
     }
-    let bytes = values.iter().filter_map(|v| v.data.as_ref()).map(bytes::Bytes::len).sum();
+    Ok(values.into_iter().map(|value| value.data).collect())
+}
+
+async fn blob_column(dataset: &Arc<Dataset>, sorted: &[u64]) -> Result<ArrayRef> {
+    let values = take_blobs(dataset, sorted).await?;
+    let bytes = values.iter().flatten().map(Bytes::len).sum();
     let mut builder = LargeBinaryBuilder::with_capacity(values.len(), bytes);
     for value in values {
-        builder.append_option(value.data);
+        builder.append_option(value);
     }
     Ok(Arc::new(builder.finish()))
 }

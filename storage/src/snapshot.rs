@@ -132,6 +132,10 @@ impl Lake {
                 high = middle;
             }
         }
+        if found.is_none() && Table::ADDED_LATER.contains(&table) {
+            // the store is older than the table, which was empty at the time
+            found = versions.first().copied();
+        }
         found.ok_or_else(|| Error::SnapshotMissing { as_of: AsOf::Time(micros).to_string() })
     }
 }
@@ -186,6 +190,15 @@ impl Snapshot {
         scan::take(table, self.dataset(table)?, row_addresses, columns).await
     }
 
+    /// The routed experts of steps whole, as the codec's containers; none where a step has none. The addresses must
+    /// ascend and not repeat.
+    ///
+    /// # Errors
+    /// `NotFound` where an address is not in this version.
+    pub async fn take_routed_experts(&self, row_addresses: &[u64]) -> Result<Vec<Option<bytes::Bytes>>> {
+        scan::take_blobs(self.dataset(Table::Steps)?, row_addresses).await
+    }
+
     /// Bytes and requests to the store so far, over the whole lake.
     ///
     /// # Errors
@@ -237,7 +250,13 @@ fn identity_columns(table: Table) -> &'static [&'static str] {
         Table::Contents => &["content_hash"],
         Table::Quarantine => &["quarantine_key"],
         Table::WeightVersions => &["run_id", "weight_version"],
-        Table::Steps | Table::Rewards | Table::IngestLog | Table::Snapshots => &[],
+        Table::Steps
+        | Table::Rewards
+        | Table::IngestLog
+        | Table::Snapshots
+        | Table::Batches
+        | Table::Plans
+        | Table::Streamed => &[],
     }
 }
 

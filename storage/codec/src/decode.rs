@@ -129,22 +129,39 @@ impl Decoder {
         fetched: impl FnMut(&FrameRange) -> Option<&'a [u8]>,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let layout = header.layout();
-        if Dtype::narrowest(layout.n_experts).size() > dtype.size() {
-            return Err(Error::TooNarrow { n_experts: layout.n_experts, dtype: dtype.name() });
-        }
-        let frames = header.frame_ranges(rows.clone(), layers.clone())?;
-        // Dimensions are bounded, but their product is what gets allocated: a few bytes can claim a lot of zeros.
-        let bytes = [rows.len(), layers.len(), layout.topk, dtype.size()].iter().map(|n| *n as u128).product::<u128>();
-        if bytes > u128::from(self.bytes_max) {
-            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-            return Err(Error::TooLarge { bytes, bytes_max: self.bytes_max });
-        }
+        let bytes = self.decoded_bytes(header, rows.len(), layers.len(), dtype)?;
         if out.is_empty() {
             // The allocator's zeroed pages are cheaper than writing zeros.
-            *out = vec![0; bytes as usize];
+            *out = vec![0; bytes];
         } else {
-            out.resize(bytes as usize, 0);
+            out.resize(bytes, 0);
+        }
+        self.decode_frames_to(header, rows, layers, dtype, fetched, out)
+    }
+
+    /// [`decode_frames`](Self::decode_frames) into a part of a larger buffer, which must have exactly the length.
+    ///
+    /// # Errors
+    /// Those of [`decode_frames`](Self::decode_frames); [`Error::ShapeMismatch`] for another length.
+    pub fn decode_frames_to<'a>(
+        &mut self,
+        header: &Header,
+        rows: Range<usize>,
+        layers: Range<usize>,
+        dtype: Dtype,
+        fetched: impl FnMut(&FrameRange) -> Option<&'a [u8]>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let layout = header.layout();
+        let frames = header.frame_ranges(rows.clone(), layers.clone())?;
+        if out.len() != self.decoded_bytes(header, rows.len(), layers.len(), dtype)? {
+            return Err(Error::ShapeMismatch {
+                bytes: out.len(),
+                rows: rows.len(),
+                layers: layers.len(),
+                topk: layout.topk,
+                dtype: dtype.name(),
+            });
         }
         let slice = Slice { header, frames: &frames, rows: rows.clone(), layers: layers.clone(), dtype };
         if layout.wide() {
@@ -158,6 +175,21 @@ impl Decoder {
             self.narrow = buffers;
             decoded
         }
+    }
+
+    /// What a slice decodes to, if it may.
+    fn decoded_bytes(&self, header: &Header, rows: usize, layers: usize, dtype: Dtype) -> Result<usize> {
+        let layout = header.layout();
+        if Dtype::narrowest(layout.n_experts).size() > dtype.size() {
+            return Err(Error::TooNarrow { n_experts: layout.n_experts, dtype: dtype.name() });
+        }
+        // Dimensions are bounded, but their product is what gets allocated: a few bytes can claim a lot of zeros.
+        let bytes = [rows, layers, layout.topk, dtype.size()].iter().map(|n| *n as u128).product::<u128>();
+        if bytes > u128::from(self.bytes_max) {
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+            return Err(Error::TooLarge { bytes, bytes_max: self.bytes_max });
+        }
+        Ok(bytes as usize)
     }
 
     fn decode_lanes<'a, T: ByteForm>(

@@ -31,7 +31,7 @@ pub struct StoreInfo {
 }
 
 /// A table at a glance.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct TableInfo {
     /// Its name.
     pub table: String,
@@ -74,6 +74,10 @@ pub async fn info(lake: &Lake) -> Result<StoreInfo> {
 /// Looks at one table.
 pub(crate) async fn table_info(lake: &Lake, table: Table) -> Result<TableInfo> {
     let dataset = lake.latest(table).await?;
+    if !lake.has_table(table).await? {
+        let name = table.name().to_owned();
+        return Ok(TableInfo { table: name, version: dataset.version_id(), ..TableInfo::default() });
+    }
     let objects = list_objects(lake, table).await?;
     let live: HashSet<&str> =
         dataset.iter_fragments().flat_map(|f| &f.files).map(|f| f.path.trim_end_matches(".lance")).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::Int64Array;
+use arrow::array::{Int64Array, StringArray};
 use dressage_schemas::Table;
 use futures::TryStreamExt;
 use serde::Serialize;
@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::lake::Lake;
 use crate::physical::typed;
+use crate::plans::TAG_PREFIX;
 use crate::scan::{self, ScanOptions};
 
 /// Keys in one predicate.
@@ -27,8 +28,9 @@ pub struct RmRunReport {
     pub rows: BTreeMap<String, u64>,
 }
 
-/// Removes the rows of a run. Messages that nothing else uses stay until `check --repair` finds them unreferenced;
-/// bytes are freed by `compact` and `gc`.
+/// Removes the rows of a run, and its plans with the snapshots that they pin. Messages that nothing else uses stay until
+/// `check --repair` finds them unreferenced; bytes are freed by `compact` and `gc`. Plans over all runs of the store stay,
+/// and so do the versions that they pin.
 ///
 /// # Errors
 /// `NotFound` where the store has no such run.
@@ -40,9 +42,6 @@ pub async fn rm_run(lake: &Lake, run_id: &str, dry_run: bool) -> Result<RmRunRep
     if keys.is_empty() && versions == 0 {
         return Err(Error::RunMissing { run_id: run_id.to_owned() });
     }
-    let note = |report: &mut RmRunReport, table: Table, rows: u64| {
-        *report.rows.entry(table.name().to_owned()).or_default() += rows;
-    };
     let rows = count(lake, Table::Trajectories, &by_run).await?;
     note(&mut report, Table::Trajectories, rows);
     if !dry_run {
@@ -59,11 +58,52 @@ pub async fn rm_run(lake: &Lake, run_id: &str, dry_run: bool) -> Result<RmRunRep
             }
         }
     }
+    rm_plans(lake, &by_run, &mut report).await?;
     note(&mut report, Table::WeightVersions, versions);
     if !dry_run && versions > 0 {
         delete(lake, Table::WeightVersions, &by_run).await?;
     }
     Ok(report)
+}
+
+fn note(report: &mut RmRunReport, table: Table, rows: u64) {
+    *report.rows.entry(table.name().to_owned()).or_default() += rows;
+}
+
+/// The plans themselves first, so that no reader ever sees one without its batches; then what they name.
+async fn rm_plans(lake: &Lake, by_run: &str, report: &mut RmRunReport) -> Result<()> {
+    let ids = plan_ids(lake, by_run).await?;
+    for (table, column, prefix) in [
+        (Table::Plans, "plan_id", ""),
+        (Table::Batches, "plan_id", ""),
+        (Table::Streamed, "plan_id", ""),
+        (Table::Snapshots, "tag", TAG_PREFIX),
+    ] {
+        for chunk in ids.chunks(KEYS_PER_DELETE) {
+            let list: Vec<String> = chunk.iter().map(|id| quoted(&format!("{prefix}{id}"))).collect();
+            let filter = format!("{column} IN ({})", list.join(","));
+            let rows = count(lake, table, &filter).await?;
+            note(report, table, rows);
+            if !report.dry_run && rows > 0 {
+                delete(lake, table, &filter).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn plan_ids(lake: &Lake, filter: &str) -> Result<Vec<String>> {
+    let dataset = lake.latest(Table::Plans).await?;
+    let options = ScanOptions::columns(["plan_id"]).filter(filter);
+    let mut rows = scan::scan(Table::Plans, &dataset, options, lake.settings().read_ahead_bytes_max).await?;
+    let mut ids = Vec::new();
+    while let Some(batch) = rows.try_next().await? {
+        let column: &StringArray = typed(Table::Plans, &batch, "plan_id")?;
+        ids.extend((0..batch.num_rows()).map(|row| column.value(row).to_owned()));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
 }
 
 async fn trajectory_keys(lake: &Lake, filter: &str) -> Result<Vec<i64>> {

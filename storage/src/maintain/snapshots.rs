@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::lake::{Lake, now_micros};
+use crate::maintain::rm_run::{delete, quoted};
 use crate::physical::typed;
 use crate::scan::{self, ScanOptions};
 use crate::snapshot::{AsOf, Snapshot};
@@ -65,6 +66,16 @@ pub async fn create(snapshot: &Snapshot, tag: Option<&str>) -> Result<NamedSnaps
     commit::flush_fragments(lake, T, commit::fragments_of(&transaction)).await?;
     commit::commit(lake, T, transaction).await?;
     Ok(named)
+}
+
+/// Takes a snapshot's row away again. What it named may then be collected, unless another snapshot names it.
+///
+/// # Errors
+/// Where the store cannot be written.
+pub async fn remove(lake: &Lake, named: &NamedSnapshot) -> Result<()> {
+    // two writers may have taken the same id at the same time
+    let tag = named.tag.as_deref().map_or_else(|| "tag IS NULL".to_owned(), |tag| format!("tag = {}", quoted(tag)));
+    delete(lake, T, &format!("snapshot_id = {} AND {tag}", named.snapshot_id)).await
 }
 
 /// All snapshots, oldest first.

@@ -33,12 +33,17 @@ pub(super) struct Group {
     pub(super) others: BTreeMap<Table, Vec<RecordBatch>>,
 }
 
-/// Commits a group.
-pub(super) async fn commit_group(lake: &Lake, mut group: Group, fence: &mut Fence) -> Result<CommitReceipt> {
+/// Commits a group; with the version of `trajectories` that holds its rows, where it has such.
+pub(super) async fn commit_group(
+    lake: &Lake,
+    mut group: Group,
+    fence: &mut Fence,
+) -> Result<(CommitReceipt, Option<Arc<Dataset>>)> {
     // a store that began to lie since the last commit is found before anything more is trusted to it
     fence.verify(lake).await?;
     fence.next_group();
     let mut receipt = CommitReceipt { commits: 1, ..CommitReceipt::default() };
+    let mut trajectories = None;
     for table in Table::ALL {
         let Some((transaction, rows)) = write_files(lake, &mut group, table).await? else { continue };
         let fragments = fragments_of(&transaction);
@@ -52,8 +57,11 @@ pub(super) async fn commit_group(lake: &Lake, mut group: Group, fence: &mut Fenc
         fence.passed(lake, table, &dataset, &uuid).await?;
         receipt.versions.insert(table.name().to_owned(), dataset.version_id());
         receipt.rows.insert(table.name().to_owned(), rows);
+        if table == Table::Trajectories {
+            trajectories = Some(dataset);
+        }
     }
-    Ok(receipt)
+    Ok((receipt, trajectories))
 }
 
 /// Writes the data files of a table, not yet visible; none where nothing is pending.

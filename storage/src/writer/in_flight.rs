@@ -1,6 +1,9 @@
 //! The commit that is under way beside the rows that come next. There is at most one, so commits happen in the order
 //! in which their rows came: a trajectory row never overtakes its steps.
 
+use std::sync::Arc;
+
+use lance::Dataset;
 use tokio::task::JoinHandle;
 
 use super::CommitReceipt;
@@ -9,11 +12,14 @@ use super::fence::Fence;
 use crate::error::{Cause, Error, Result};
 use crate::lake::Lake;
 
+/// A commit that has happened: what became durable, and the version of `trajectories` that holds its rows.
+type Done = (CommitReceipt, Option<Arc<Dataset>>);
+
 /// The commits of one writer.
 #[derive(Default)]
 pub(super) struct Commits {
     fence: Fence,
-    running: Option<JoinHandle<Result<(CommitReceipt, Fence)>>>,
+    running: Option<JoinHandle<Result<(Done, Fence)>>>,
 }
 
 impl Commits {
@@ -22,20 +28,19 @@ impl Commits {
         debug_assert!(self.running.is_none(), "commits of a writer happen one after the other");
         let mut fence = std::mem::take(&mut self.fence);
         self.running = Some(tokio::spawn(async move {
-            let receipt = commit_group(&lake, group, &mut fence).await?;
-            Ok((receipt, fence))
+            let done = commit_group(&lake, group, &mut fence).await?;
+            Ok((done, fence))
         }));
     }
 
     /// Waits for the commit that is under way; an empty receipt where there is none.
-    pub(super) async fn finish(&mut self) -> Result<CommitReceipt> {
-        let Some(task) = self.running.as_mut() else { return Ok(CommitReceipt::default()) };
+    pub(super) async fn finish(&mut self) -> Result<Done> {
+        let Some(task) = self.running.as_mut() else { return Ok(Done::default()) };
         let done = task.await;
         self.running = None;
-        let (receipt, fence) =
-            done.map_err(|lost| Error::TaskLost { what: "a commit", source: Cause::of(&lost) })??;
+        let (done, fence) = done.map_err(|lost| Error::TaskLost { what: "a commit", source: Cause::of(&lost) })??;
         self.fence = fence;
-        Ok(receipt)
+        Ok(done)
     }
 
     /// Looks at the last commit once more.

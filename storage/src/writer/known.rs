@@ -1,12 +1,14 @@
 //! What the store has already: trajectories by key, contents by hash. Both are asked for with everything that comes
 //! in, so a compact set of keys answers for what is new.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use arrow::array::{Array, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::filter_record_batch;
 use dressage_schemas::Table;
 use futures::TryStreamExt;
+use lance::Dataset;
 
 use super::LakeWriter;
 use super::seen::Seen;
@@ -43,6 +45,23 @@ impl KnownTrajectory {
     }
 }
 
+/// A trajectory that this writer committed, and what another writer had committed under its key meanwhile: neither
+/// knew of the other one when it decided. Of two writers only the one that committed last meets the other one's row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetTrajectory {
+    /// What this writer wrote.
+    pub ours: KnownTrajectory,
+    /// What was there.
+    pub theirs: KnownTrajectory,
+}
+
+impl MetTrajectory {
+    /// Whether ours is the one that readers see.
+    pub fn ours_is_effective(&self) -> bool {
+        self.ours.rank() > self.theirs.rank()
+    }
+}
+
 /// A set of keys of one table, or the knowledge that it would be too large.
 enum Keys<K> {
     Unread,
@@ -61,6 +80,10 @@ pub(super) struct KnownRows {
     pending: HashMap<i64, KnownTrajectory>,
     /// What the commit that is under way holds: hashes and trajectories.
     committing: (Seen<u128>, HashMap<i64, KnownTrajectory>),
+    /// Fragments of `trajectories` that were there when this writer first asked what is known, and those it has seen
+    /// since; none before it asks.
+    looked_at: Option<HashSet<u64>>,
+    met: Vec<MetTrajectory>,
 }
 
 impl KnownRows {
@@ -72,6 +95,8 @@ impl KnownRows {
             pending_contents: Seen::new(),
             pending: HashMap::new(),
             committing: (Seen::new(), HashMap::new()),
+            looked_at: None,
+            met: Vec::new(),
         }
     }
 
@@ -82,13 +107,59 @@ impl KnownRows {
     }
 
     /// After a commit: what it held is stored. Other writers' rows are looked at too.
-    pub(super) async fn committed(&mut self, lake: &Lake) -> Result<()> {
-        self.committing = (Seen::new(), HashMap::new());
+    pub(super) async fn committed(&mut self, lake: &Lake, trajectories: Option<&Arc<Dataset>>) -> Result<()> {
+        let (_, committed) = std::mem::replace(&mut self.committing, (Seen::new(), HashMap::new()));
+        if let Some(dataset) = trajectories {
+            self.meet(lake, dataset, &committed).await?;
+        }
         if !matches!(self.trajectories, Keys::Unread) {
             self.refresh_trajectories(lake).await?;
         }
         if !matches!(self.contents, Keys::Unread) {
             self.refresh_contents(lake).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks for rows of other writers under the keys that were just committed, in the version that holds them.
+    async fn meet(
+        &mut self,
+        lake: &Lake,
+        dataset: &Arc<Dataset>,
+        committed: &HashMap<i64, KnownTrajectory>,
+    ) -> Result<()> {
+        let Some(looked_at) = &mut self.looked_at else { return Ok(()) };
+        let mut unread = Vec::new();
+        let mut rows = 0;
+        for fragment in dataset.iter_fragments().filter(|f| !looked_at.contains(&f.id)) {
+            unread.push(fragment.id);
+            rows += fragment.num_rows().unwrap_or(0);
+        }
+        *looked_at = dataset.iter_fragments().map(|f| f.id).collect();
+        // the common case: nobody else wrote
+        if rows <= committed.len() {
+            return Ok(());
+        }
+        let read_ahead = lake.settings().read_ahead_bytes_max;
+        let mut options = ScanOptions::columns(["trajectory_key"]);
+        options.fragments = Some(unread);
+        let mut counts: HashMap<i64, u32> = HashMap::new();
+        let mut stream = scan::scan(Table::Trajectories, dataset, options, read_ahead).await?;
+        while let Some(batch) = stream.try_next().await? {
+            let keys: &Int64Array = typed(Table::Trajectories, &batch, "trajectory_key")?;
+            for key in keys.values().iter().filter(|k| committed.contains_key(k)) {
+                *counts.entry(*key).or_default() += 1;
+            }
+        }
+        let shared: Vec<i64> = counts.into_iter().filter(|(_, n)| *n > 1).map(|(key, _)| key).collect();
+        for keys in shared.chunks(KEYS_PER_QUERY) {
+            for theirs in stored_rows(lake, dataset, keys).await? {
+                let Some(ours) = committed.get(&theirs.trajectory_key) else { continue };
+                // what was known has a lower revision than what was written for it
+                if theirs.write_id != ours.write_id && theirs.revision >= ours.revision {
+                    self.met.push(MetTrajectory { ours: ours.clone(), theirs });
+                }
+            }
         }
         Ok(())
     }
@@ -216,6 +287,10 @@ impl LakeWriter {
     /// # Errors
     /// Where the store cannot be read.
     pub async fn known_trajectories(&mut self, keys: &[i64]) -> Result<Vec<KnownTrajectory>> {
+        if self.known.looked_at.is_none() {
+            let dataset = self.lake.latest(Table::Trajectories).await?;
+            self.known.looked_at = Some(dataset.iter_fragments().map(|f| f.id).collect());
+        }
         if matches!(self.known.trajectories, Keys::Unread) {
             self.known.refresh_trajectories(&self.lake).await?;
         }
@@ -225,7 +300,8 @@ impl LakeWriter {
             Keys::Unread | Keys::TooMany => keys.to_vec(),
         };
         for chunk in asked.chunks(KEYS_PER_QUERY) {
-            for row in stored_rows(&self.lake, chunk).await? {
+            let dataset = self.lake.latest(Table::Trajectories).await?;
+            for row in stored_rows(&self.lake, &dataset, chunk).await? {
                 keep_best(&mut found, row);
             }
         }
@@ -237,6 +313,16 @@ impl LakeWriter {
             }
         }
         Ok(found.into_values().collect())
+    }
+
+    /// Whether rows of this trajectory were taken in that are not committed yet, or are being committed.
+    pub fn is_pending(&self, trajectory_key: i64) -> bool {
+        self.known.pending.contains_key(&trajectory_key) || self.known.committing.1.contains_key(&trajectory_key)
+    }
+
+    /// The trajectories that other writers committed at the same time as this one, since this was last asked.
+    pub fn take_met(&mut self) -> Vec<MetTrajectory> {
+        std::mem::take(&mut self.known.met)
     }
 
     /// Which of these content hashes are stored, or taken in by this writer: rows for them need not be sent. (Sent
@@ -256,14 +342,13 @@ fn keep_best(found: &mut HashMap<i64, KnownTrajectory>, row: KnownTrajectory) {
     }
 }
 
-async fn stored_rows(lake: &Lake, keys: &[i64]) -> Result<Vec<KnownTrajectory>> {
+async fn stored_rows(lake: &Lake, dataset: &Arc<Dataset>, keys: &[i64]) -> Result<Vec<KnownTrajectory>> {
     const COLUMNS: [&str; 7] =
         ["trajectory_key", "trajectory_id", "run_id", "revision", "extent", "content_hash", "write_id"];
     let list: Vec<String> = keys.iter().map(i64::to_string).collect();
     let filter = format!("trajectory_key IN ({})", list.join(","));
-    let dataset = lake.latest(Table::Trajectories).await?;
     let options = ScanOptions::columns(COLUMNS).filter(filter);
-    let mut stream = scan::scan(Table::Trajectories, &dataset, options, lake.settings().read_ahead_bytes_max).await?;
+    let mut stream = scan::scan(Table::Trajectories, dataset, options, lake.settings().read_ahead_bytes_max).await?;
     let mut rows = Vec::new();
     while let Some(batch) = stream.try_next().await? {
         rows.extend(rows_of(&batch)?);

@@ -27,7 +27,7 @@ use dressage_schemas::Table;
 use dressage_schemas::ids::WriteId;
 use serde::{Deserialize, Serialize};
 
-pub use known::KnownTrajectory;
+pub use known::{KnownTrajectory, MetTrajectory};
 
 use crate::door;
 use crate::error::{Error, Result};
@@ -240,10 +240,10 @@ impl LakeWriter {
 
     /// Waits for the commit that is under way.
     async fn finish_commits(&mut self) -> Result<CommitReceipt> {
-        let receipt = self.commits.finish().await?;
+        let (receipt, trajectories) = self.commits.finish().await?;
         if receipt.commits > 0 {
             self.totals.add(&receipt);
-            self.known.committed(&self.lake).await?;
+            self.known.committed(&self.lake, trajectories.as_ref()).await?;
         }
         Ok(receipt)
     }

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::Array;
 use dressage_schemas::Table;
+use dressage_schemas::tables::batches::{self, BatchRow};
+use dressage_schemas::tables::plans::PlanRow;
 use dressage_storage::conformance::load::{self, Shape};
-use dressage_storage::maintain::{CheckOptions, check, snapshots};
-use dressage_storage::{AsOf, Lake, ScanOptions, StoreSettings, WriterSettings};
+use dressage_storage::maintain::{CheckOptions, CompactOptions, GcOptions, check, compact, gc, info, snapshots};
+use dressage_storage::{AsOf, Lake, ScanOptions, StoreSettings, WriterSettings, plans};
 use futures::TryStreamExt;
 
 const TRAJECTORIES: u64 = 3;
@@ -86,4 +88,44 @@ async fn a_store_of_format_1_is_read_and_extended() {
     load::append(&mut writer, "later", 0..2, shape()).await.unwrap();
     writer.close().await.unwrap();
     assert_eq!(lake.snapshot(None).await.unwrap().row_count(Table::Trajectories), TRAJECTORIES as usize + 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_older_than_plans_reads_them_as_empty_and_gets_them_on_the_first_write() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&golden(), folder.path());
+    let lake = Lake::open(StoreSettings::at(folder.path().to_str().unwrap())).await.unwrap();
+    let before = lake.snapshot(None).await.unwrap();
+    for table in Table::ADDED_LATER {
+        assert_eq!(before.row_count(table), 0);
+        assert!(!folder.path().join(format!("{table}.lance")).exists());
+    }
+    let info = info(&lake).await.unwrap();
+    assert!(info.tables.iter().any(|t| t.table == "plans" && t.bytes_stored == 0));
+    assert!(plans::list(&lake).await.unwrap().is_empty());
+    let long_ago = AsOf::Time(lake.record().created_at + 3_600_000_000);
+    assert_eq!(lake.snapshot(Some(long_ago)).await.unwrap().row_count(Table::Plans), 0);
+    // reading and looking after it makes no table
+    compact(&lake, &CompactOptions::default()).await.unwrap();
+    let keep_one = GcOptions { keep_versions: Some(1), ..GcOptions::default() };
+    gc(&lake, &keep_one).await.unwrap();
+    assert!(check(&lake, &CheckOptions { repair: true, ..CheckOptions::default() }).await.unwrap().is_sound());
+    assert!(!folder.path().join("plans.lance").exists());
+    let named = snapshots::create(&before, Some("before")).await.unwrap();
+
+    let plan = PlanRow { plan_id: "p".into(), snapshot_id: named.snapshot_id, ..PlanRow::default() };
+    let row = BatchRow { plan_id: "p".into(), step_rows: vec![7], ..BatchRow::default() };
+    let stored = plans::append(&lake, plan.clone(), &[batches::batch(&[row]).unwrap()]).await.unwrap();
+    // the same plan again is there already
+    assert_eq!(plans::append(&lake, plan, &[]).await.unwrap(), stored);
+    for reopened in [lake.clone(), Lake::open(lake.settings().clone()).await.unwrap()] {
+        assert_eq!(plans::find(&reopened, "p").await.unwrap(), stored);
+        let now = reopened.snapshot(None).await.unwrap();
+        assert_eq!(
+            [now.row_count(Table::Batches), now.row_count(Table::Plans), now.row_count(Table::Streamed)],
+            [1, 1, 0]
+        );
+        let then = reopened.snapshot(Some(AsOf::Tag("before".into()))).await.unwrap();
+        assert_eq!(then.row_count(Table::Plans), 0);
+    }
 }

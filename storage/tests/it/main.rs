@@ -9,5 +9,6 @@ mod damage;
 mod doctor;
 mod fence;
 mod golden;
+mod plans;
 mod refusals;
 mod stores;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dressage_schemas::Table;
 
+use super::plans::PlanLeftovers;
 use super::{Problem, Severity};
 use crate::error::Result;
 use crate::lake::Lake;
@@ -36,7 +37,8 @@ impl Ages {
     /// A fragment is as old as its data file.
     pub(super) async fn read(lake: &Lake, snapshot: &Snapshot, written_before: i64) -> Result<Self> {
         let mut old: HashMap<Table, HashSet<u64>> = HashMap::new();
-        for table in [Table::Steps, Table::Rewards, Table::IngestLog, Table::Contents] {
+        for table in [Table::Steps, Table::Rewards, Table::IngestLog, Table::Contents, Table::Batches, Table::Streamed]
+        {
             let objects = list_objects(lake, table).await?;
             let is_old =
                 |path: &str| objects.get(&format!("data/{path}")).is_some_and(|o| o.modified_at < written_before);
@@ -63,6 +65,7 @@ pub(super) struct Ledger {
     pub(super) orphans: BTreeMap<Table, HashSet<Attempt>>,
     /// Contents that nothing names, old enough, by hash.
     pub(super) orphan_contents: Vec<u128>,
+    pub(super) plans: PlanLeftovers,
     pub(super) rows_checked: BTreeMap<String, u64>,
     pub(super) bytes_verified: u64,
     problems: BTreeMap<(&'static str, Table), Problem>,
@@ -77,6 +80,7 @@ impl Ledger {
             referenced: HashSet::new(),
             orphans: BTreeMap::new(),
             orphan_contents: Vec::new(),
+            plans: PlanLeftovers::default(),
             rows_checked: BTreeMap::new(),
             bytes_verified: 0,
             problems: BTreeMap::new(),

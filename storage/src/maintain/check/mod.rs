@@ -6,6 +6,7 @@
 
 mod contents;
 mod ledger;
+mod plans;
 mod repair;
 mod steps;
 mod trajectories;
@@ -109,11 +110,13 @@ impl CheckReport {
 pub async fn check(lake: &Lake, options: &CheckOptions) -> Result<CheckReport> {
     let snapshot = lake.snapshot(None).await?;
     let grace = i64::try_from(options.grace.as_micros()).unwrap_or(i64::MAX);
-    let mut ledger = Ledger::new(Ages::read(lake, &snapshot, now_micros().saturating_sub(grace)).await?);
+    let written_before = now_micros().saturating_sub(grace);
+    let mut ledger = Ledger::new(Ages::read(lake, &snapshot, written_before).await?);
     trajectories::check(&snapshot, &mut ledger).await?;
     steps::check(&snapshot, options.payload, &mut ledger).await?;
     trajectories::check_rewards_and_log(&snapshot, &mut ledger).await?;
     contents::check(&snapshot, options.payload, &mut ledger).await?;
+    plans::check(&snapshot, written_before, &mut ledger).await?;
     note_repeated(&snapshot, &mut ledger).await?;
     let mut report = CheckReport {
         versions: snapshot.versions().iter().map(|(t, v)| (t.name().to_owned(), *v)).collect(),

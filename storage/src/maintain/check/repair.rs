@@ -9,7 +9,7 @@ use super::ledger::{Attempt, Ledger};
 use super::{CheckReport, Severity};
 use crate::error::{Error, Result};
 use crate::lake::Lake;
-use crate::maintain::rm_run::delete;
+use crate::maintain::rm_run::{delete, quoted};
 use crate::snapshot::Snapshot;
 
 /// Terms in one predicate.
@@ -22,6 +22,13 @@ pub(super) async fn run(lake: &Lake, snapshot: &Snapshot, ledger: &Ledger, repor
     }
     let hashes: Vec<String> = ledger.orphan_contents.iter().map(|bits| format!("'{bits:032x}'")).collect();
     remove(lake, Table::Contents, membership("content_hash", &hashes), report).await?;
+    let plans = &ledger.plans;
+    let writes: Vec<String> = plans.writes.iter().map(i64::to_string).collect();
+    remove(lake, Table::Batches, membership("plan_write_id", &writes), report).await?;
+    let streamed: Vec<String> = plans.streamed.iter().map(|id| quoted(id)).collect();
+    remove(lake, Table::Streamed, membership("plan_id", &streamed), report).await?;
+    let tags: Vec<String> = plans.tags.iter().map(|tag| quoted(tag)).collect();
+    remove(lake, Table::Snapshots, membership("tag", &tags), report).await?;
     for table in [Table::Contents, Table::Quarantine, Table::WeightVersions] {
         // addresses hold for the version they were read at; somebody may have compacted since
         if lake.latest(table).await?.version_id() != snapshot.dataset(table)?.version_id() {
