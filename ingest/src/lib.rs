@@ -20,6 +20,8 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Runtime::new()?.block_on(async {
+//! use std::future::pending;
+//!
 //! use dressage_ingest::{IngestSettings, Unwatched, ingest};
 //! use dressage_storage::{Lake, StoreSettings};
 //!
@@ -28,8 +30,8 @@
 //! let lake = Lake::init(StoreSettings::at("memory://ingest-tour")).await?;
 //! let settings = IngestSettings { sources: vec![file.display().to_string()], ..IngestSettings::default() };
 //!
-//! let first = ingest(&lake, settings.clone(), &Unwatched).await?;
-//! let again = ingest(&lake, settings, &Unwatched).await?;
+//! let first = ingest(&lake, settings.clone(), &Unwatched, pending()).await?;
+//! let again = ingest(&lake, settings, &Unwatched, pending()).await?;
 //! assert_eq!((first.trajectories_new, again.trajectories_unchanged), (1, 1));
 //! # std::fs::remove_file(file)?;
 //! # Ok(())
@@ -58,5 +60,5 @@ pub mod synth;
 
 pub use error::{Error, Result};
 pub use pipeline::ingest;
-pub use report::{IngestReport, Progress, ProgressNow, Unwatched};
+pub use report::{IngestReport, Progress, ProgressNow, Unwatched, peak_rss_bytes};
 pub use settings::{DEFAULT_RUN, FORMAT_AUTO, IngestSettings};

@@ -263,6 +263,9 @@ fn describe_binary(head: &[u8]) -> String {
         }
         [b'T', b'R', b'X', b'P', ..] => "a Trinity-RFT experience buffer: no importer reads it yet",
         _ if head.get(257..262) == Some(b"ustar") => "a tar archive, which is not read; unpack it first",
+        _ if head.iter().all(|b| *b == 0) => {
+            "zeros only: what was in it was not on the disk when the machine went down"
+        }
         _ if is_safetensors(head) => "tensors in safetensors form",
         _ => return format!("binary data of a kind that is not known; it starts with {}", excerpt(head)),
     };

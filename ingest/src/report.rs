@@ -32,6 +32,8 @@ pub struct IngestReport {
     pub peak_rss_bytes: u64,
     /// Wall time.
     pub seconds: f64,
+    /// Whether it was asked to stop; the sources may hold more.
+    pub stopped: bool,
     /// Sources by the format they were read as; `unrecognised` for those that no importer knows.
     pub formats: BTreeMap<String, u64>,
     /// Quarantined records by rule.
@@ -83,13 +85,17 @@ impl Counts {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
+    pub(crate) fn take_back(counter: &AtomicU64, n: u64) {
+        counter.fetch_sub(n, Ordering::Relaxed);
+    }
+
     pub(crate) fn get(counter: &AtomicU64) -> u64 {
         counter.load(Ordering::Relaxed)
     }
 }
 
 /// The largest resident memory of this process so far.
-pub(crate) fn peak_rss_bytes() -> u64 {
+pub fn peak_rss_bytes() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = peak.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());

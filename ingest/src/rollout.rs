@@ -270,17 +270,11 @@ pub struct Provenance {
 }
 
 /// Builds the [`Provenance`] of a rollout whose records are spread over a file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ProvenanceBuilder {
     start: Option<(u64, Option<u64>)>,
     end: u64,
     hasher: blake3::Hasher,
-}
-
-impl Default for ProvenanceBuilder {
-    fn default() -> Self {
-        Self { start: None, end: 0, hasher: blake3::Hasher::new() }
-    }
 }
 
 impl ProvenanceBuilder {

@@ -40,6 +40,10 @@ pub const BAD_BASE_STEP: &str = "bad_base_step";
 pub const TOO_LARGE: &str = "too_large";
 /// A compressed source or archive member is damaged.
 pub const DAMAGED: &str = "damaged";
+/// Another trajectory of this run has its id, and says other things.
+pub const ID_CONFLICT: &str = "id_conflict";
+/// The source, or the rest of it, could not be read; its bytes are unknown.
+pub const UNREADABLE: &str = "unreadable";
 /// An event stream ended before its trajectory's `finish`.
 pub const UNFINISHED: &str = "unfinished";
 /// An event for a trajectory that it cannot belong to.

@@ -122,6 +122,11 @@ impl IngestSettings {
         self.memory_limit_bytes / 3
     }
 
+    /// Rows of the log that are told apart in memory, at about 16 bytes each.
+    pub(crate) fn traces_max(&self) -> usize {
+        usize::try_from(self.memory_limit_bytes / 8 / 48).unwrap_or(usize::MAX)
+    }
+
     /// Largest document or line, given the memory limit: its parsed form must fit too.
     pub(crate) fn record_bytes_max(&self) -> u64 {
         self.line_bytes_max.min(self.memory_limit_bytes / 2)

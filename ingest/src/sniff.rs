@@ -27,7 +27,8 @@ pub(crate) fn look(head: &[u8], complete: bool) -> Sniff<'_> {
     let start = head.iter().position(|b| !b.is_ascii_whitespace() && *b != 0).unwrap_or(head.len());
     let text = &head[start..];
     if text.is_empty() {
-        sniff.shape = if complete { Shape::Empty } else { Shape::Binary };
+        // a file of zeros held something before the power went
+        sniff.shape = if complete && !head.contains(&0) { Shape::Empty } else { Shape::Binary };
         return sniff;
     }
     if is_document(text, complete) {
@@ -180,6 +181,7 @@ mod tests {
     fn shapes_are_told_by_content() {
         assert_eq!(shape(b""), Shape::Empty);
         assert_eq!(shape(b" \n\n"), Shape::Empty);
+        assert_eq!(shape(&[0; 64]), Shape::Binary);
         assert_eq!(shape(b"{\"a\":1}\n{\"a\":2}\n"), Shape::JsonLines);
         assert_eq!(shape(b"{\"a\":1}"), Shape::JsonLines);
         assert_eq!(shape(b"{\n \"a\": 1\n}\n"), Shape::JsonDocument);

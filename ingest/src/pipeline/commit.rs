@@ -1,37 +1,30 @@
 //! The committer: takes what the threads prepared, in the order of the sources, decides what is new, and gives groups
 //! of rows to the store's writer.
-//!
-//! ```text
-//!   known to the store?  same content hash ─────────────────▶ unchanged
-//!                        a copy that holds more ────────────▶ updated: next revision
-//!                        as much, and never seen before ────▶ updated: next revision
-//!                        less (an older copy) ──────────────▶ unchanged
-//!                        not known ─────────────────────────▶ new: revision 0
-//! ```
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::StringArray;
-use dressage_schemas::Table;
-use dressage_schemas::ids::TrajectoryKey;
-use dressage_storage::{KnownTrajectory, Lake, LakeWriter, ScanOptions};
-use futures::TryStreamExt;
+use dressage_storage::{KnownTrajectory, Lake, LakeWriter, MetTrajectory};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::flow::{Delivery, Job, Outcome};
-use super::group::Group;
-use super::quarantine::Quarantine;
+use super::copies::{Copy, Kinship, kinship};
+use super::decide::{self, Decider, Decision};
+use super::flow::{Delivery, Outcome};
+use super::group::{Group, log_row};
+use super::quarantine::{Quarantine, ReadFrom};
 use super::sink::strict;
+use super::stored;
+use super::traces::Traces;
 use super::verdicts::Verdicts;
 use crate::budget::Permit;
 use crate::error::{Error, Result};
 use crate::importer::{Rejected, Verdict};
 use crate::prepare::Prepared;
 use crate::report::IngestReport;
+use crate::rule;
 use crate::settings::{DEFAULT_RUN, IngestSettings};
 
 /// A group goes to the writer at this size…
@@ -40,6 +33,9 @@ const GROUP_BYTES: u64 = 16 << 20;
 const GROUP_TRAJECTORIES: usize = 4_096;
 /// …or when nothing more has come for so long: what waits here holds memory that others wait for.
 const LINGER: Duration = Duration::from_millis(20);
+/// An ingest that was asked to stop waits so long for what the threads have in hand; a thread may be waiting for a pipe
+/// into which nobody writes.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Takes deliveries until the last one.
 pub(crate) struct Committer<'a> {
@@ -48,6 +44,10 @@ pub(crate) struct Committer<'a> {
     settings: &'a IngestSettings,
     quarantine: Quarantine,
     verdicts: Verdicts,
+    traces: Traces,
+    decider: Decider,
+    /// Trajectories that went to quarantine for their id, by the source they came from.
+    refused: HashSet<(i64, String)>,
     pub(crate) report: IngestReport,
     /// Deliveries of pieces whose turn has not come.
     waiting: BTreeMap<u64, Vec<Outcome>>,
@@ -55,8 +55,6 @@ pub(crate) struct Committer<'a> {
     last_seq: Option<u64>,
     group: Vec<(Prepared, Arc<Permit>)>,
     group_bytes: u64,
-    /// Content hashes of all revisions of the trajectories that this ingest updated: the writer knows only the last.
-    revisions: HashMap<i64, Vec<String>>,
     versions_sent: HashSet<(String, String)>,
 }
 
@@ -68,23 +66,29 @@ impl<'a> Committer<'a> {
             settings,
             quarantine: Quarantine::default(),
             verdicts: Verdicts::default(),
+            traces: Traces::default(),
+            decider: Decider::default(),
+            refused: HashSet::new(),
             report: IngestReport::default(),
             waiting: BTreeMap::new(),
             next_seq: 0,
             last_seq: None,
             group: Vec::new(),
             group_bytes: 0,
-            revisions: HashMap::new(),
             versions_sent: HashSet::new(),
         }
     }
 
-    /// Runs until everything is in the store. `tick` is called a few times a second.
+    /// Runs until everything is in the store, or `stop` is done and all that was read by then is. `tick` is called a few
+    /// times a second.
     pub(crate) async fn run(
         mut self,
         mut deliveries: mpsc::Receiver<Delivery>,
         mut tick: impl FnMut(&IngestReport),
+        stop: impl Future<Output = ()>,
     ) -> Result<IngestReport> {
+        let mut stop = pin!(stop);
+        let mut last_arrival = Instant::now();
         let mut next_tick = Instant::now();
         while self.last_seq != Some(self.next_seq) {
             if next_tick <= Instant::now() {
@@ -93,17 +97,34 @@ impl<'a> Committer<'a> {
             }
             let has_group = !self.is_idle();
             let patience = if has_group { LINGER } else { Duration::from_millis(200) };
-            match tokio::time::timeout(patience, deliveries.recv()).await {
-                Ok(Some(delivery)) => self.take(delivery).await?,
-                // every thread ended without the last delivery: one of them panicked
-                Ok(None) => return Err(Error::WorkerPanicked { stage: "parse" }),
-                Err(_) => self.flush().await?,
+            tokio::select! {
+                () = &mut stop, if !self.report.stopped => {
+                    self.report.stopped = true;
+                    last_arrival = Instant::now();
+                }
+                arrival = tokio::time::timeout(patience, deliveries.recv()) => match arrival {
+                    Ok(Some(delivery)) => {
+                        last_arrival = Instant::now();
+                        self.take(delivery).await?;
+                    }
+                    // every thread ended without the last delivery: one of them panicked
+                    Ok(None) => return Err(Error::WorkerPanicked { stage: "parse" }),
+                    Err(_) => self.flush().await?,
+                }
+            }
+            if self.report.stopped && last_arrival.elapsed() > STOP_PATIENCE {
+                self.take_waiting().await?;
+                break;
             }
             if self.writer.commit_due() == Some(Duration::ZERO) {
                 self.flush().await?;
                 self.writer.commit().await.map_err(Error::Storage)?;
             }
+            self.settle().await?;
         }
+        self.flush().await?;
+        self.writer.commit().await.map_err(Error::Storage)?;
+        self.settle().await?;
         self.flush().await?;
         let receipt = self.writer.close().await.map_err(Error::Storage)?;
         self.report.bytes_stored = receipt.bytes_stored;
@@ -112,7 +133,7 @@ impl<'a> Committer<'a> {
     }
 
     fn is_idle(&self) -> bool {
-        self.group.is_empty() && self.quarantine.is_empty() && self.verdicts.is_empty()
+        self.group.is_empty() && self.quarantine.is_empty() && self.verdicts.is_empty() && self.traces.is_empty()
     }
 
     async fn take(&mut self, delivery: Delivery) -> Result<()> {
@@ -133,6 +154,14 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
+    /// What is whole of the pieces after one that does not end.
+    async fn take_waiting(&mut self) -> Result<()> {
+        for outcome in std::mem::take(&mut self.waiting).into_values().flatten() {
+            self.outcome(outcome).await?;
+        }
+        Ok(())
+    }
+
     /// An outcome of the piece whose turn it is.
     async fn outcome(&mut self, outcome: Outcome) -> Result<()> {
         match outcome {
@@ -141,7 +170,7 @@ impl<'a> Committer<'a> {
                 self.group_bytes += prepared.bytes;
                 self.group.push((*prepared, permit));
             }
-            Outcome::Rejected { rejected, job, permit } => self.reject(*rejected, &job, permit).await?,
+            Outcome::Rejected { rejected, job, permit } => self.reject(*rejected, ReadFrom::job(&job), permit).await?,
             Outcome::Verdict { verdict, job } => {
                 let Verdict { run_id, trajectory_id, reward, orphan } = *verdict;
                 let run_id = self.settings.run.clone().or(run_id).unwrap_or_else(|| DEFAULT_RUN.to_owned());
@@ -156,10 +185,10 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
-    async fn reject(&mut self, rejected: Rejected, job: &Job, permit: Option<Arc<Permit>>) -> Result<()> {
+    async fn reject(&mut self, rejected: Rejected, from: ReadFrom<'_>, permit: Option<Arc<Permit>>) -> Result<()> {
         self.report.quarantined += 1;
         *self.report.quarantined_by_rule.entry(rejected.rule.to_string()).or_default() += 1;
-        self.group_bytes += self.quarantine.add(self.lake, rejected, job, permit).await?;
+        self.group_bytes += self.quarantine.add(self.lake, rejected, from, permit).await?;
         Ok(())
     }
 
@@ -180,23 +209,33 @@ impl<'a> Committer<'a> {
             self.writer.known_trajectories(&keys).await.map_err(Error::Storage)?
         };
         let mut known: HashMap<i64, KnownTrajectory> = known.into_iter().map(|k| (k.trajectory_key, k)).collect();
+        let copies = arrived.iter().map(|(prepared, _)| prepared);
+        let mut compared = decide::compare(self.lake, &mut self.writer, copies, &known).await?;
         let now = crate::pipeline::now_micros();
         let mut group = Group::new(now);
         // permits are given back when the writer has the rows
         let mut permits = Vec::with_capacity(arrived.len());
-        for (mut prepared, permit) in arrived {
+        for (index, (mut prepared, permit)) in arrived.into_iter().enumerate() {
             permits.push(permit);
             let row = &prepared.trajectory;
             let stored = known.get(&row.trajectory_key);
-            let Some(revision) = self.revision_of(&prepared, stored).await? else {
-                self.report.trajectories_unchanged += 1;
-                continue;
+            let decision = self.decider.decide(self.lake, (index, &prepared), stored, &mut compared, &group).await?;
+            let revision = match decision {
+                Decision::Store(revision) => revision,
+                Decision::Unchanged(write_id) => {
+                    self.report.trajectories_unchanged += 1;
+                    self.traces.note(log_row(row, prepared.provenance, write_id, "unchanged", now));
+                    continue;
+                }
+                Decision::Conflict(reason) => {
+                    self.refuse(prepared, reason).await?;
+                    continue;
+                }
             };
             if revision == 0 {
                 self.report.trajectories_new += 1;
             } else {
                 self.report.trajectories_updated += 1;
-                self.revisions.entry(row.trajectory_key).or_default().push(row.content_hash.clone());
             }
             self.report.steps += prepared.steps.len() as u64;
             self.report.tokens += u64::try_from(row.n_tokens).unwrap_or(0);
@@ -206,14 +245,17 @@ impl<'a> Committer<'a> {
             known.insert(prepared.trajectory.trajectory_key, known_of(&prepared));
             group.add(prepared, &mut self.versions_sent);
         }
-        let (verdicts, orphans) = self.verdicts.drain(self.lake, &known, now).await?;
+        let (verdicts, orphans) = self.verdicts.drain(self.lake, &known, &self.refused, now).await?;
         group.add_verdicts(verdicts);
         for (orphan, job) in orphans {
             if self.settings.strict {
                 return Err(strict(&job.info.name, &orphan));
             }
-            self.reject(orphan, &job, None).await?;
+            self.reject(orphan, ReadFrom::job(&job), None).await?;
         }
+        let rows_max = self.settings.traces_max();
+        self.traces.written(group.logged(), rows_max);
+        group.add_traces(self.traces.drain(self.lake, rows_max).await?);
         let (quarantined, quarantine_permits) = self.quarantine.drain();
         let rows = group.into_rows(&quarantined)?;
         self.writer.append(rows).await.map_err(Error::Storage)?;
@@ -221,45 +263,90 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
-    /// The revision under which a trajectory is stored; none where the store has it.
-    async fn revision_of(&mut self, prepared: &Prepared, stored: Option<&KnownTrajectory>) -> Result<Option<i32>> {
-        let row = &prepared.trajectory;
-        let Some(stored) = stored else { return Ok(Some(0)) };
-        if stored.trajectory_id != row.trajectory_id || stored.run_id != row.run_id {
-            return Err(Error::KeyCollision {
-                key: TrajectoryKey(row.trajectory_key),
-                first: format!("{} of run {}", stored.trajectory_id, stored.run_id),
-                second: format!("{} of run {}", row.trajectory_id, row.run_id),
-            });
+    /// A trajectory whose id another one has. Its bytes are not at hand any more: the place says where they are.
+    async fn refuse(&mut self, prepared: Prepared, reason: String) -> Result<()> {
+        let Prepared { trajectory: row, provenance: place, .. } = prepared;
+        let rejected = Rejected {
+            byte_offset: place.byte_offset,
+            byte_length: place.byte_length,
+            line: place.line,
+            trajectory_id: Some(row.trajectory_id),
+            rule: rule::ID_CONFLICT.into(),
+            reason,
+            raw: Vec::new(),
+        };
+        if self.settings.strict {
+            return Err(strict(&row.source, &rejected));
         }
-        if stored.content_hash == row.content_hash || row.extent < stored.extent {
+        self.refused.insert((row.trajectory_key, row.source.clone()));
+        let from = ReadFrom { source: &row.source, format: &row.format, content_hash: Some(&row.content_hash) };
+        self.reject(rejected, from, None).await
+    }
+
+    /// What other writers committed under the same names meanwhile: the same content, a longer copy, or another
+    /// trajectory. Of the latter two, readers see one; the other one is named in quarantine.
+    async fn settle(&mut self) -> Result<()> {
+        for met in self.writer.take_met() {
+            let conflict = self.conflict_with(&met).await?;
+            if conflict.is_none() && met.ours.content_hash != met.theirs.content_hash {
+                continue;
+            }
+            let left_out = conflict.is_some() && !met.ours_is_effective();
+            if conflict.is_none() || left_out {
+                let counted = if met.ours.revision == 0 {
+                    &mut self.report.trajectories_new
+                } else {
+                    &mut self.report.trajectories_updated
+                };
+                *counted = counted.saturating_sub(1);
+            }
+            match conflict {
+                None => self.report.trajectories_unchanged += 1,
+                Some((rejected, head, content_hash)) => {
+                    let from = ReadFrom {
+                        source: &head.source,
+                        format: &head.format,
+                        content_hash: Some(content_hash.as_str()),
+                    };
+                    self.reject(rejected, from, None).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The one of two trajectories that readers do not see, where it is not a copy of the other one.
+    async fn conflict_with(&self, met: &MetTrajectory) -> Result<Option<(Rejected, stored::Head, String)>> {
+        let (kept, lost) = if met.ours_is_effective() { (&met.ours, &met.theirs) } else { (&met.theirs, &met.ours) };
+        if kept.content_hash == lost.content_hash {
             return Ok(None);
         }
-        let known = match self.revisions.entry(row.trajectory_key) {
-            Entry::Occupied(known) => known.into_mut(),
-            // the effective revision is the only one
-            Entry::Vacant(unknown) if stored.revision == 0 => unknown.insert(vec![stored.content_hash.clone()]),
-            Entry::Vacant(unknown) => unknown.insert(stored_hashes(self.lake, row.trajectory_key).await?),
-        };
-        // two copies of one length must not overtake each other for ever
-        let is_old = row.extent == stored.extent && known.contains(&row.content_hash);
-        Ok(if is_old { None } else { Some(stored.revision.saturating_add(1)) })
-    }
-}
-
-/// Content hashes of all stored revisions of a trajectory.
-async fn stored_hashes(lake: &Lake, trajectory_key: i64) -> Result<Vec<String>> {
-    let snapshot = lake.snapshot(None).await.map_err(Error::Storage)?;
-    let filter = format!("trajectory_key = {trajectory_key}");
-    let options = ScanOptions::columns(["content_hash"]).filter(filter);
-    let mut rows = snapshot.scan(Table::Trajectories, options).await.map_err(Error::Storage)?;
-    let mut found = Vec::new();
-    while let Some(batch) = rows.try_next().await.map_err(Error::Storage)? {
-        if let Some(hashes) = batch.column(0).as_any().downcast_ref::<StringArray>() {
-            found.extend(hashes.iter().flatten().map(str::to_owned));
+        let attempt = |known: &KnownTrajectory| (known.trajectory_key, known.write_id);
+        let both = HashSet::from([attempt(kept), attempt(lost)]);
+        let snapshot = self.lake.snapshot(None).await.map_err(Error::Storage)?;
+        let mut said = stored::said(&snapshot, &both).await?;
+        let mut copy = |known| Copy { said: said.remove(&attempt(known)).unwrap_or_default(), contents: &[] };
+        let (kept_copy, lost_copy) = (copy(kept), copy(lost));
+        let kinship = kinship(&snapshot, &lost_copy, &kept_copy).await?;
+        let mut heads = stored::heads(&snapshot, &both).await?;
+        let mut head = |known| heads.remove(&attempt(known)).unwrap_or_default();
+        let (kept_head, lost_head) = (head(kept), head(lost));
+        let alike = kept_head.format == lost_head.format && kept_head.instance_id == lost_head.instance_id;
+        if !(kinship == Kinship::Stranger || kinship == Kinship::Silent && !alike) {
+            return Ok(None);
         }
+        let place = stored::logged(&snapshot, attempt(lost)).await?.into_iter().next().unwrap_or_default();
+        let rejected = Rejected {
+            byte_offset: place.byte_offset,
+            byte_length: place.byte_length,
+            line: None,
+            trajectory_id: Some(lost.trajectory_id.clone()),
+            rule: rule::ID_CONFLICT.into(),
+            reason: decide::conflict(&lost.trajectory_id, &lost.run_id, &lost_head, &kept_head),
+            raw: Vec::new(),
+        };
+        Ok(Some((rejected, lost_head, lost.content_hash.clone())))
     }
-    Ok(found)
 }
 
 fn known_of(prepared: &Prepared) -> KnownTrajectory {

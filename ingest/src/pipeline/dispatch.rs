@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::flow::{DocumentUse, End, Job, Outcome, Shared, Task, Work};
 use super::sink::strict;
-use super::worker::{damaged, too_long};
+use super::worker::{self, damaged, too_long};
 use crate::budget::Permit;
 use crate::error::Error;
 use crate::importer::{Importer, Reader, RecordError, RecordReader, Rejected, Shape, Sniff, SourceInfo};
@@ -32,6 +32,17 @@ const START_BYTES: u64 = 64 << 10;
 /// Format of a source that holds nothing.
 const EMPTY: &str = "empty";
 
+/// A stream of bytes; of a file also the file, and whether its bytes are counted where they are read.
+type Opened = (Box<dyn Read + Send>, Option<(Section, bool)>);
+
+/// Why a source was not opened.
+enum Unopened {
+    /// This one cannot be read; others may well be.
+    Unreadable(String),
+    /// None can be read now.
+    Failed(Error),
+}
+
 /// Opens sources and sends work.
 pub(crate) struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
@@ -48,6 +59,9 @@ impl<'a> Dispatcher<'a> {
     /// Reads all sources, then says how many pieces there were.
     pub(crate) fn run(mut self, sources: &[Source]) {
         for source in sources {
+            if self.shared.is_stopping() {
+                break;
+            }
             Counts::add(&self.shared.counts.sources_begun, 1);
             match self.source(source) {
                 Ok(()) => {}
@@ -63,7 +77,26 @@ impl<'a> Dispatcher<'a> {
     }
 
     fn source(&mut self, source: &Source) -> Result<(), End> {
-        let failed = |error: io::Error| Error::Read { source_name: source.name.clone(), byte_offset: 0, source: error };
+        match self.open(source) {
+            Ok((stream, section)) => {
+                // pipes, sockets and devices too: whatever has no size
+                let live = source.byte_length.is_none();
+                self.stream(source.name.clone(), stream, section, live, 0)
+            }
+            Err(Unopened::Unreadable(why)) => {
+                Counts::add(&self.shared.counts.files, 1);
+                self.shared.note_format(rule::UNREADABLE);
+                let info = SourceInfo { stem: stem(&source.name), name: source.name.clone() };
+                let job = Arc::new(Job { info, format: "", memory_factor: 1 });
+                self.reject(&job, self.whole_source(rule::UNREADABLE, &worker::unreadable_reason(0, &why)))
+            }
+            Err(Unopened::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// Opens a source; a file also for reading at any place.
+    fn open(&self, source: &Source) -> Result<Opened, Unopened> {
+        let failed = |error: io::Error| Unopened::Unreadable(error.to_string());
         let shared = Arc::clone(self.shared);
         let count = Box::new(move |bytes| Counts::add(&shared.counts.bytes_in, bytes));
         let (stream, file): (Box<dyn Read + Send>, Option<Section>) = match &source.origin {
@@ -75,14 +108,16 @@ impl<'a> Dispatcher<'a> {
             }
             Origin::StandardInput => (Box::new(RawSource { inner: io::stdin(), count }), None),
             Origin::Object(uri) => {
-                let stream = object::open(&self.objects, uri)?;
+                let stream =
+                    object::open(&self.objects, uri).map_err(|error| match object::why_unreadable(&error) {
+                        Some(why) => Unopened::Unreadable(why),
+                        None => Unopened::Failed(Error::Storage(error)),
+                    })?;
                 (Box::new(RawSource { inner: stream, count }), None)
             }
+            Origin::Unreadable(why) => return Err(Unopened::Unreadable(why.clone())),
         };
-        let section = file.map(|section| (section, true));
-        // pipes, sockets and devices too: whatever has no size
-        let live = source.byte_length.is_none();
-        self.stream(source.name.clone(), stream, section, live, 0)
+        Ok((stream, file.map(|section| (section, true))))
     }
 
     /// One stream of bytes: a source, or a member of an archive.
@@ -185,6 +220,9 @@ impl<'a> Dispatcher<'a> {
     fn send_blocks(&mut self, job: &Arc<Job>, reader: &Arc<dyn RecordReader>, mut blocks: Blocks) -> Result<(), End> {
         let factor = job.memory_factor;
         loop {
+            if self.shared.is_stopping() {
+                return Ok(());
+            }
             let permit = self.shared.budget.acquire(BLOCK_BYTES as u64 * factor)?;
             let next = blocks.next(|bytes| permit.grow(bytes * factor).map_err(io::Error::other));
             match next {
@@ -228,7 +266,12 @@ impl<'a> Dispatcher<'a> {
         if recognise::archive(&sniff).is_some() || depth >= NESTING_MAX {
             return self.unrecognised(name, &sniff);
         }
+        // its members are what is read, and they are counted one by one
+        Counts::take_back(&self.shared.counts.files, 1);
         for (index, member) in members.iter().enumerate() {
+            if self.shared.is_stopping() {
+                return Ok(());
+            }
             let member_name = format!("{name}!{member}");
             match archive.member(index) {
                 Ok(stream) => self.stream(member_name, stream, None, false, depth + 1)?,
@@ -252,6 +295,9 @@ impl<'a> Dispatcher<'a> {
         let info = SourceInfo { stem: stem(&name), name };
         let job = self.job(info, format, columns::MEMORY_FACTOR);
         loop {
+            if self.shared.is_stopping() {
+                return Ok(());
+            }
             let limit = self.shared.settings.held_document_bytes_max();
             if rows.next_bytes() > limit {
                 let reason = format!(

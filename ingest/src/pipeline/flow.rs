@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
@@ -23,9 +24,16 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     pub(crate) formats: Mutex<BTreeMap<String, u64>>,
     pub(crate) deliveries: mpsc::Sender<Delivery>,
+    /// Set when nothing more is to be read.
+    pub(crate) stopping: AtomicBool,
 }
 
 impl Shared {
+    /// Whether the readers should end at the next place where nothing is torn.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn note_format(&self, format: &str) {
         let mut formats = self.formats.lock().unwrap_or_else(PoisonError::into_inner);
         *formats.entry(format.to_owned()).or_default() += 1;

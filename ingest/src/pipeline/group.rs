@@ -1,6 +1,7 @@
 //! The rows of one group as batches for the writer.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
@@ -13,8 +14,10 @@ use dressage_schemas::tables::trajectories::{self, TrajectoryRow};
 use dressage_schemas::tables::weight_versions::{self, WeightVersionRow};
 use dressage_storage::WriteGroup;
 
+use super::copies::{Copy, Said};
 use crate::error::{Error, Result};
 use crate::prepare::Prepared;
+use crate::rollout::Provenance;
 
 /// Steps go to the writer in batches of about this size: a batch is copied once on its way.
 const STEP_BATCH_BYTES: usize = 8 << 20;
@@ -29,6 +32,8 @@ pub(crate) struct Group {
     rewards: Vec<RewardRow>,
     ingest_log: Vec<IngestLogRow>,
     trajectories: Vec<TrajectoryRow>,
+    /// The newest copy of each trajectory: its row, and its steps.
+    newest: HashMap<i64, (usize, Range<usize>)>,
 }
 
 impl Group {
@@ -42,6 +47,7 @@ impl Group {
             rewards: Vec::new(),
             ingest_log: Vec::new(),
             trajectories: Vec::new(),
+            newest: HashMap::new(),
         }
     }
 
@@ -66,24 +72,31 @@ impl Group {
                 });
             }
         }
+        let first = self.steps.len();
         self.steps.extend(steps.into_iter().map(|step| StepRow { write_id, revision, ..step }));
         let visible_at = self.now;
         self.rewards.extend(rewards.into_iter().map(|r| RewardRow { write_id: Some(write_id), visible_at, ..r }));
-        let length = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let has_bytes = !provenance.record_hash.is_empty();
-        self.ingest_log.push(IngestLogRow {
-            trajectory_key: trajectory.trajectory_key,
-            write_id,
-            source: trajectory.source.clone(),
-            format: trajectory.format.clone(),
-            byte_offset: length(provenance.byte_offset),
-            byte_length: length(provenance.byte_length),
-            // rows of a table have no bytes of their own: what they say stands for them
-            record_hash: if has_bytes { provenance.record_hash } else { trajectory.content_hash.clone() },
-            outcome: if revision == 0 { "new" } else { "updated" }.to_owned(),
-            logged_at: self.now,
-        });
+        let outcome = if revision == 0 { "new" } else { "updated" };
+        self.ingest_log.push(log_row(&trajectory, provenance, write_id, outcome, self.now));
+        self.newest.insert(trajectory.trajectory_key, (self.trajectories.len(), first..self.steps.len()));
         self.trajectories.push(trajectory);
+    }
+
+    /// The newest copy of a trajectory that this group holds.
+    pub(crate) fn copy(&self, trajectory_key: i64) -> Option<(&TrajectoryRow, Copy<'_>)> {
+        let (row, steps) = self.newest.get(&trajectory_key)?;
+        let said = Said::of(self.steps.get(steps.clone()).unwrap_or_default());
+        Some((self.trajectories.get(*row)?, Copy { said, contents: &self.contents }))
+    }
+
+    /// What the log says of this group so far.
+    pub(crate) fn logged(&self) -> &[IngestLogRow] {
+        &self.ingest_log
+    }
+
+    /// Adds traces of trajectories that are stored already.
+    pub(crate) fn add_traces(&mut self, rows: Vec<IngestLogRow>) {
+        self.ingest_log.extend(rows);
     }
 
     /// Adds verdicts that came after their trajectories.
@@ -115,6 +128,30 @@ impl Group {
             ingest_log: some("ingest_log", &self.ingest_log, ingest_log::batch)?,
             trajectories: some("trajectories", &self.trajectories, trajectories::batch)?,
         })
+    }
+}
+
+/// One trajectory as read from one place.
+pub(crate) fn log_row(
+    trajectory: &TrajectoryRow,
+    provenance: Provenance,
+    write_id: i64,
+    outcome: &str,
+    logged_at: i64,
+) -> IngestLogRow {
+    let length = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let has_bytes = !provenance.record_hash.is_empty();
+    IngestLogRow {
+        trajectory_key: trajectory.trajectory_key,
+        write_id,
+        source: trajectory.source.clone(),
+        format: trajectory.format.clone(),
+        byte_offset: length(provenance.byte_offset),
+        byte_length: length(provenance.byte_length),
+        // rows of a table have no bytes of their own: what they say stands for them
+        record_hash: if has_bytes { provenance.record_hash } else { trajectory.content_hash.clone() },
+        outcome: outcome.to_owned(),
+        logged_at,
     }
 }
 

@@ -11,16 +11,20 @@
 //! Parsing and encoding never run on the async runtime, and the threads never wait for the network except through it.
 
 mod commit;
+mod copies;
+mod decide;
 mod dispatch;
 mod flow;
 mod group;
 mod quarantine;
 mod sink;
+mod stored;
+mod traces;
 mod verdicts;
 mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -48,6 +52,10 @@ const DELIVERIES: usize = 256;
 /// Records that cannot be stored are quarantined and counted; the report says how many. What is committed stays when
 /// the ingest ends early, and the same call goes on from there: trajectories that the store has are left alone.
 ///
+/// When `stop` is done before everything is read, reading ends between two records, what was read whole is committed,
+/// and the report says `stopped`. Of a session (a log that is one trajectory from end to end) in the middle, nothing is
+/// stored. For an ingest that nobody stops: `std::future::pending()`.
+///
 /// # Errors
 /// A wrong setting, a source that does not exist or cannot be read, a store that refuses, or (`strict`) the first
 /// record that would be quarantined.
@@ -55,7 +63,12 @@ const DELIVERIES: usize = 256;
 /// # Cancel safety
 /// Dropping the future ends the threads at their next step; everything committed so far stays, nothing is half
 /// visible.
-pub async fn ingest(lake: &Lake, settings: IngestSettings, progress: &dyn Progress) -> Result<IngestReport> {
+pub async fn ingest(
+    lake: &Lake,
+    settings: IngestSettings,
+    progress: &dyn Progress,
+    stop: impl Future<Output = ()>,
+) -> Result<IngestReport> {
     let started = Instant::now();
     settings.check()?;
     let tokenizer = load_tokenizer(&settings).await?;
@@ -69,9 +82,10 @@ pub async fn ingest(lake: &Lake, settings: IngestSettings, progress: &dyn Progre
         counts: Counts::default(),
         formats: Mutex::default(),
         deliveries,
+        stopping: AtomicBool::new(false),
         settings,
     });
-    let stop = StopOnDrop(Arc::clone(&shared.budget));
+    let end_threads = StopOnDrop(Arc::clone(&shared.budget));
     let files_total = sources.len() as u64;
     start_threads(&shared, sources, tokenizer, lake)?;
     let tick = |report: &IngestReport| {
@@ -84,8 +98,12 @@ pub async fn ingest(lake: &Lake, settings: IngestSettings, progress: &dyn Progre
             quarantined: report.quarantined,
         });
     };
-    let mut report = Committer::new(lake, writer, &shared.settings).run(received, tick).await?;
-    drop(stop);
+    let stop = async {
+        stop.await;
+        shared.stopping.store(true, Ordering::Relaxed);
+    };
+    let mut report = Committer::new(lake, writer, &shared.settings).run(received, tick, stop).await?;
+    drop(end_threads);
     report.files = shared.counts.files.load(Ordering::Relaxed);
     report.records = shared.counts.records.load(Ordering::Relaxed);
     report.bytes_in = shared.counts.bytes_in.load(Ordering::Relaxed);

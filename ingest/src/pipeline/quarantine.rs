@@ -19,6 +19,21 @@ use crate::rule;
 /// Memory of a row besides its raw bytes.
 const ROW_BYTES: u64 = 512;
 
+/// Where a rejected record was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadFrom<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) format: &'a str,
+    /// Of a whole trajectory: what it says.
+    pub(crate) content_hash: Option<&'a str>,
+}
+
+impl<'a> ReadFrom<'a> {
+    pub(crate) fn job(job: &'a Job) -> Self {
+        Self { source: &job.info.name, format: job.format, content_hash: None }
+    }
+}
+
 /// Rows that wait for the next group, and the keys of all that are stored.
 #[derive(Default)]
 pub(crate) struct Quarantine {
@@ -38,14 +53,14 @@ impl Quarantine {
         &mut self,
         lake: &Lake,
         rejected: Rejected,
-        job: &Job,
+        from: ReadFrom<'_>,
         permit: Option<Arc<Permit>>,
     ) -> Result<u64> {
         let seen = match &mut self.seen {
             Some(seen) => seen,
             none => none.insert(stored_keys(lake).await?),
         };
-        let quarantine_key = key_of(&rejected, &job.info.name);
+        let quarantine_key = key_of(&rejected, &from);
         if !seen.insert(quarantine_key) {
             return Ok(0);
         }
@@ -53,11 +68,11 @@ impl Quarantine {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         self.rows.push(QuarantineRow {
             quarantine_key,
-            source: job.info.name.clone(),
+            source: from.source.to_owned(),
             line: rejected.line.map(number),
             byte_offset: number(rejected.byte_offset),
             byte_length: number(rejected.byte_length),
-            format: Some(job.format.to_owned()).filter(|format| !format.is_empty()),
+            format: Some(from.format.to_owned()).filter(|format| !format.is_empty()),
             trajectory_id: rejected.trajectory_id,
             rule: rejected.rule.into_owned(),
             reason: rejected.reason,
@@ -77,7 +92,7 @@ impl Quarantine {
 /// The same bytes at the same place under the same rule are the same rejection, whatever the file is called. A record
 /// without bytes (a row of a table) is told by its source's name, and so is a source that is not recognised: each file
 /// is to be named for what it is.
-fn key_of(rejected: &Rejected, source: &str) -> i64 {
+fn key_of(rejected: &Rejected, from: &ReadFrom<'_>) -> i64 {
     let mut hash = Xxh3::new();
     hash.update(&rejected.byte_offset.to_le_bytes());
     hash.update(&rejected.byte_length.to_le_bytes());
@@ -88,7 +103,10 @@ fn key_of(rejected: &Rejected, source: &str) -> i64 {
         hash.update(text);
     }
     if rejected.raw.is_empty() || rejected.rule == rule::UNRECOGNISED {
-        hash.update(source.as_bytes());
+        hash.update(from.source.as_bytes());
+    }
+    if let Some(content_hash) = from.content_hash {
+        hash.update(content_hash.as_bytes());
     }
     hash.digest() as i64
 }

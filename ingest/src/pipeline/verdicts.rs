@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::importer::Rejected;
 use crate::prepare::rows::reward_row;
 use crate::rollout::RolloutReward;
+use crate::rule;
 
 /// `rewards.stage` of a verdict that came later than its trajectory.
 const STAGE_LATER: &str = "later";
@@ -66,11 +67,20 @@ impl Verdicts {
         &mut self,
         lake: &Lake,
         known: &HashMap<i64, KnownTrajectory>,
+        refused: &HashSet<(i64, String)>,
         now: i64,
     ) -> Result<(Vec<RewardRow>, Vec<(Rejected, Arc<Job>)>)> {
         let waiting = std::mem::take(&mut self.waiting);
         let (mut fresh, mut orphans) = (Vec::new(), Vec::new());
-        for verdict in waiting {
+        for mut verdict in waiting {
+            // its trajectory went to quarantine; the one of that name in the store is another one
+            if !refused.is_empty() && refused.contains(&(verdict.trajectory_key, verdict.job.info.name.clone())) {
+                verdict.orphan.rule = rule::ID_CONFLICT.into();
+                verdict.orphan.reason =
+                    "a verdict on a trajectory of this source that went to quarantine for its id".to_owned();
+                orphans.push((verdict.orphan, verdict.job));
+                continue;
+            }
             if !known.contains_key(&verdict.trajectory_key) {
                 orphans.push((verdict.orphan, verdict.job));
                 continue;

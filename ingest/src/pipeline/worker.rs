@@ -20,6 +20,7 @@ use crate::rule;
 use crate::source::SourceFailed;
 use crate::source::archive::ZipFile;
 use crate::source::blocks::{Block, Blocks, Next};
+use crate::source::object::why_unreadable;
 
 /// Runs until there is no more work.
 pub(crate) fn run(shared: &Shared, tasks: &Mutex<Receiver<Task>>, mut preparer: Preparer) {
@@ -101,7 +102,12 @@ fn read_session(
 ) -> Result<(), RecordError> {
     loop {
         let grow = |bytes: u64| permit.grow(bytes * job.memory_factor).map_err(io::Error::other);
-        match blocks.next(grow) {
+        let next = blocks.next(grow);
+        // what the reader holds is torn, except at the very end
+        if shared.is_stopping() && !matches!(next, Ok(Next::End)) {
+            return Ok(());
+        }
+        match next {
             Ok(Next::End) => break,
             Ok(Next::TooLong { head, byte_offset, byte_length, line }) => {
                 sink.reject(too_long(shared, head, byte_offset, byte_length, line))?;
@@ -145,7 +151,8 @@ pub(crate) fn too_long(shared: &Shared, head: Vec<u8>, byte_offset: u64, byte_le
     }
 }
 
-/// A damaged source is rejected; a source that could not be read ends the ingest, because a rerun may well read it.
+/// The rejection of a source that is damaged, or that could not be read to its end: what was read of it so far is
+/// kept. A service that does not answer ends the ingest, because the other sources could not be read either.
 pub(crate) fn damaged(error: io::Error, source_name: &str, byte_offset: u64) -> Result<Rejected, RecordError> {
     if error.get_ref().is_some_and(|inner| inner.is::<Stopped>()) {
         return Err(RecordError::Stopped);
@@ -153,8 +160,23 @@ pub(crate) fn damaged(error: io::Error, source_name: &str, byte_offset: u64) -> 
     if error.get_ref().is_some_and(|inner| inner.is::<SourceFailed>()) {
         let failed = error.into_inner().and_then(|inner| inner.downcast::<SourceFailed>().ok());
         let source = failed.map_or_else(|| io::ErrorKind::Other.into(), |failed| failed.0);
-        let error = Error::Read { source_name: source_name.to_owned(), byte_offset, source };
-        return Err(RecordError::Failed(Box::new(error)));
+        let why = match source.get_ref().and_then(|inner| inner.downcast_ref::<dressage_storage::Error>()) {
+            Some(object) => why_unreadable(object),
+            None => Some(source.to_string()),
+        };
+        let Some(why) = why else {
+            let error = Error::Read { source_name: source_name.to_owned(), byte_offset, source };
+            return Err(RecordError::Failed(Box::new(error)));
+        };
+        return Ok(Rejected {
+            byte_offset,
+            byte_length: 0,
+            line: None,
+            trajectory_id: None,
+            rule: rule::UNREADABLE.into(),
+            reason: unreadable_reason(byte_offset, &why),
+            raw: Vec::new(),
+        });
     }
     let reason = format!("the source is damaged after {byte_offset} bytes: {error}");
     Ok(Rejected {
@@ -166,6 +188,12 @@ pub(crate) fn damaged(error: io::Error, source_name: &str, byte_offset: u64) -> 
         reason,
         raw: Vec::new(),
     })
+}
+
+/// What to say of a source that cannot be read from some byte on.
+pub(crate) fn unreadable_reason(byte_offset: u64, why: &str) -> String {
+    let place = if byte_offset > 0 { format!(" after {byte_offset} bytes") } else { String::new() };
+    format!("the source could not be read{place}: {why}; make it readable and ingest it again")
 }
 
 /// Reads a stream that must fit into memory. `Ok(None)`: it was rejected.

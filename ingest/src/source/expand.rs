@@ -1,4 +1,5 @@
-//! What the user named to single sources, in an order that does not depend on the file system.
+//! What the user named to single sources, in an order that does not depend on the file system. What is found and
+//! cannot be looked into is a source too: one that will be quarantined, so that the others are read.
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ pub(crate) fn expand_local(name: &str) -> Result<Vec<Source>> {
     }
     let path = Path::new(name);
     let mut found = Vec::new();
-    if path.exists() {
+    // a path that cannot be looked at is there, as far as one knows; only what is not there is an error
+    if path.try_exists().unwrap_or(true) {
         walk(path, 0, &mut found)?;
         return Ok(found);
     }
@@ -27,11 +29,10 @@ pub(crate) fn expand_local(name: &str) -> Result<Vec<Source>> {
     let bad = |problem: String| Error::BadSource { source_name: name.to_owned(), problem };
     let paths = glob::glob(name).map_err(|error| bad(error.to_string()))?;
     for path in paths {
-        let path = path.map_err(|error| {
-            let source_name = error.path().display().to_string();
-            Error::Read { source_name, byte_offset: 0, source: error.into() }
-        })?;
-        walk(&path, 0, &mut found)?;
+        match path {
+            Ok(path) => walk(&path, 0, &mut found)?,
+            Err(error) => found.push(unreadable(error.path(), error.error())),
+        }
     }
     if found.is_empty() {
         return Err(Error::SourceNotFound { source_name: name.to_owned() });
@@ -41,8 +42,13 @@ pub(crate) fn expand_local(name: &str) -> Result<Vec<Source>> {
 
 fn walk(path: &Path, depth: usize, found: &mut Vec<Source>) -> Result<()> {
     let name = path.display().to_string();
-    let read = |source| Error::Read { source_name: name.clone(), byte_offset: 0, source };
-    let metadata = path.metadata().map_err(read)?;
+    let metadata = match path.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) => {
+            found.push(unreadable(path, &error));
+            return Ok(());
+        }
+    };
     if !metadata.is_dir() {
         let byte_length = metadata.is_file().then_some(metadata.len());
         found.push(Source { name, origin: Origin::File(path.to_owned()), byte_length });
@@ -52,19 +58,33 @@ fn walk(path: &Path, depth: usize, found: &mut Vec<Source>) -> Result<()> {
         let problem = "folders are nested too deeply; is there a link that leads back up?".to_owned();
         return Err(Error::BadSource { source_name: name, problem });
     }
-    let mut entries = Vec::new();
-    for entry in path.read_dir().map_err(read)? {
-        entries.push(entry.map_err(read)?);
+    let mut names = Vec::new();
+    let listed = path.read_dir().and_then(|entries| {
+        for entry in entries {
+            names.push(entry?.file_name());
+        }
+        Ok(())
+    });
+    if let Err(error) = listed {
+        found.push(unreadable(path, &error));
     }
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        // a dangling link is nothing to read
-        if !hidden && entry.path().exists() {
-            walk(&entry.path(), depth + 1, found)?;
+    names.sort_unstable();
+    for name in names {
+        if !name.to_string_lossy().starts_with('.') {
+            walk(&path.join(name), depth + 1, found)?;
         }
     }
     Ok(())
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Source {
+    let is_link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+    let what = match (error.kind(), is_link, path.is_dir()) {
+        (std::io::ErrorKind::NotFound, true, _) => "a link that leads nowhere".to_owned(),
+        (_, _, true) => format!("a folder that cannot be listed: {error}"),
+        _ => error.to_string(),
+    };
+    Source { name: path.display().to_string(), origin: Origin::Unreadable(what), byte_length: Some(0) }
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub(crate) enum Origin {
     StandardInput,
     /// An object of an S3-compatible service.
     Object(String),
+    /// Something that was found and cannot be opened, and why.
+    Unreadable(String),
 }
 
 /// A failure of the source itself, carried through decoders as an [`std::io::Error`], so that a broken disk or network

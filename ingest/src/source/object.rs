@@ -36,9 +36,15 @@ pub(crate) async fn expand_objects(name: &str, s3: &S3Settings) -> Result<Vec<So
 }
 
 /// Opens an object; called on a plain thread.
-pub(crate) fn open(objects: &ObjectReader, uri: &str) -> Result<ObjectStream> {
-    let opened = objects.runtime.block_on(open_source(uri, &objects.s3)).map_err(Error::Storage)?;
+pub(crate) fn open(objects: &ObjectReader, uri: &str) -> dressage_storage::Result<ObjectStream> {
+    let opened = objects.runtime.block_on(open_source(uri, &objects.s3))?;
     Ok(ObjectStream { runtime: objects.runtime.clone(), bytes: opened.bytes, chunk: Bytes::new() })
+}
+
+/// Why this one object cannot be read; none where the service does not answer, which concerns all of them.
+pub(crate) fn why_unreadable(error: &dressage_storage::Error) -> Option<String> {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    (error.kind() != ErrorKind::Unavailable).then(|| format!("{error}{cause}"))
 }
 
 /// An object's bytes in order.

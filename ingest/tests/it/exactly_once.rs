@@ -1,5 +1,6 @@
 //! Reading again changes nothing; reading more adds what is more.
 
+use dressage_ingest::{IngestSettings, Unwatched, ingest};
 use dressage_schemas::Table;
 
 use crate::lake::{TestLake, line, lines};
@@ -48,6 +49,25 @@ async fn the_same_trajectory_twice_in_one_file_is_stored_once() {
     let text = lines(&[line("t", &[1, 2], 1.0), line("t", &[1, 2], 1.0), line("u", &[1, 2], 1.0)]);
     let report = lake.ingest(lake.file("a.jsonl", text)).await;
     assert_eq!((report.trajectories_new, report.trajectories_unchanged), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ingest_that_was_stopped_goes_on_from_there() {
+    let lake = TestLake::new().await;
+    for file in 0..40 {
+        let of_file: Vec<_> = (0..50).map(|i| line(&format!("t{file}-{i}"), &[1, 2, 3 + i], 0.5)).collect();
+        lake.file(&format!("in/{file:02}.jsonl"), lines(&of_file));
+    }
+    let folder = lake.dir.path().join("in");
+    let settings = IngestSettings { sources: vec![folder.display().to_string()], ..IngestSettings::default() };
+    let first = ingest(&lake.lake, settings, &Unwatched, async {}).await.unwrap();
+    assert!(first.stopped);
+    // what it says is stored is stored
+    assert_eq!(lake.count(Table::Trajectories).await as u64, first.trajectories_new);
+    let rest = lake.ingest(&folder).await;
+    assert!(!rest.stopped);
+    assert_eq!(first.trajectories_new + rest.trajectories_new, 2_000);
+    assert_eq!(rest.trajectories_unchanged, first.trajectories_new);
 }
 
 /// Three copies of one stream of events, each longer than the one before.

@@ -43,7 +43,7 @@ impl TestLake {
         let sources = vec![source.as_ref().display().to_string()];
         let mut settings = IngestSettings { sources, jobs: 2, ..IngestSettings::default() };
         change(&mut settings);
-        ingest(&self.lake, settings, &Unwatched).await
+        ingest(&self.lake, settings, &Unwatched, std::future::pending()).await
     }
 
     async fn column(&self, table: Table, column: &str, filter: Option<&str>) -> Vec<ArrayRef> {

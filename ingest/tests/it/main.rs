@@ -5,6 +5,7 @@
 
 mod broken_inputs;
 mod columns;
+mod copies;
 mod corpus;
 mod documented;
 mod exactly_once;

@@ -40,6 +40,8 @@ async fn compression_is_found_by_content_under_any_name() {
     assert_eq!((report.trajectories_new, report.quarantined), (25, 0), "{report:?}");
     assert_eq!(report.formats["dressage"], 5);
     assert_eq!(report.formats["empty"], 1);
+    // the archive's two members count, and it does not
+    assert_eq!(report.files, 6);
     let names = lake.texts(Table::Trajectories, "source", Some("trajectory_id = 'zip0'")).await;
     assert!(names[0].ends_with("in/d.traj!x/d.json"), "{names:?}");
 }
@@ -132,4 +134,57 @@ async fn what_comes_through_a_pipe_is_stored_while_it_is_open() {
     let (report, ()) = tokio::join!(lake.ingest_with(&path, |s| s.commit_interval_ms = 50), seen);
     writer.join().unwrap();
     assert_eq!(report.unwrap().trajectories_new, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_read_is_named_and_the_others_are_read() {
+    let lake = TestLake::new().await;
+    let folder = lake.dir.path().join("in");
+    lake.file("in/a.jsonl", some_lines("a"));
+    lake.file("in/z.jsonl", some_lines("z"));
+    // cannot be opened, whoever asks
+    let socket = std::os::unix::net::UnixListener::bind(folder.join("socket")).unwrap();
+    std::os::unix::fs::symlink(folder.join("nothing"), folder.join("dangling")).unwrap();
+    // can be opened and not be read
+    std::os::unix::fs::symlink("/proc/self/mem", folder.join("broken-disk")).unwrap();
+    let pattern = folder.join("*");
+    for sources in [&folder, &pattern] {
+        let report = lake.ingest(sources).await;
+        assert_eq!(report.trajectories_new + report.trajectories_unchanged, 10, "{report:?}");
+        assert_eq!((report.quarantined_by_rule["unreadable"], report.formats["unreadable"]), (3, 2), "{report:?}");
+    }
+    drop(socket);
+    let mut named = lake.texts(Table::Quarantine, "source", None).await;
+    named.sort();
+    let wanted = ["broken-disk", "dangling", "socket"].map(|name| folder.join(name).display().to_string());
+    assert_eq!(named, wanted);
+    let reasons = lake.texts(Table::Quarantine, "reason", None).await.join("\n");
+    for word in ["a link that leads nowhere", "No such device", "Input/output error", "ingest it again"] {
+        assert!(reasons.contains(word), "{word} is not in: {reasons}");
+    }
+    assert!(lake.bytes(Table::Quarantine, "raw", None).await.iter().all(Vec::is_empty));
+    let strict = lake.ingest_with(&folder, |s| s.strict = true).await.unwrap_err();
+    assert!(matches!(&strict, Error::Strict { rule, .. } if rule == "unreadable"), "{strict}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_and_a_folder_without_permission_are_named_and_the_others_are_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let lake = TestLake::new().await;
+    lake.file("in/a.jsonl", some_lines("a"));
+    let file = lake.file("in/b.jsonl", some_lines("b"));
+    let folder = lake.file("in/c/d.jsonl", some_lines("d")).parent().unwrap().to_owned();
+    let set = |mode: u32| {
+        for path in [&file, &folder] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    set(0);
+    if std::fs::File::open(&file).is_ok() {
+        eprintln!("skipped: this user may read everything");
+        return set(0o700);
+    }
+    let report = lake.ingest(lake.dir.path().join("in")).await;
+    set(0o700);
+    assert_eq!((report.trajectories_new, report.quarantined_by_rule["unreadable"]), (5, 2), "{report:?}");
 }

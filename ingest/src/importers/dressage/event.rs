@@ -11,6 +11,7 @@ use dressage_schemas::words::{Route, Status};
 use serde_json::Value;
 
 use super::line::{EventLine, Header, SegmentLine};
+use super::segment::masks_older_versions;
 use super::whole::{header_of, name_trajectory, repaired, segment_of, settle_status, verdict_of, wrong_type};
 use crate::importer::{Record, RecordError, Rejected, SessionReader, Sink, Verdict};
 use crate::importers::timestamp::micros;
@@ -200,6 +201,7 @@ fn step_of(
     let mut extra = std::mem::take(&mut segment.extra);
     let mask_given = segment.mask.is_some();
     let mut step = segment.into_step(0, data);
+    step.mask_nonlast_version = masks_older_versions(&extra);
     let mut int = |key: &str| extra.shift_remove(key).and_then(|v| v.as_i64());
     let n_output = int("n_output_tokens");
     let n_context_messages = int("n_context_messages");

@@ -48,6 +48,7 @@ impl Segment {
             finish_reason: self.finish_reason,
             weight_version: self.weight_version,
             trainable: self.trainable.unwrap_or(true),
+            mask_nonlast_version: masks_older_versions(&self.extra),
             created_at: self.created_at,
             ..RolloutStep::default()
         };
@@ -98,6 +99,11 @@ fn text_in(extra: &Map<String, Value>, key: &str) -> Option<String> {
 fn lineage_index(extra: &Map<String, Value>) -> i32 {
     let index = info(extra).get("lineage_index").and_then(Value::as_i64);
     index.and_then(|i| i32::try_from(i).ok()).filter(|i| *i >= 0).unwrap_or(0)
+}
+
+/// Whether tokens of other than the last version are to be masked: a flag of the reference's `extra_info`.
+pub(super) fn masks_older_versions(extra: &Map<String, Value>) -> bool {
+    info(extra).get("mask_nonlast_version_tokens").and_then(Value::as_bool).unwrap_or(false)
 }
 
 /// `segment_reasons` of the reference's `extra_info`.
