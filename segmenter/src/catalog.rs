@@ -8,6 +8,7 @@
 //!
 //! Views are planned when a query first names them, so that opening a session costs nothing.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,16 +16,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use async_trait::async_trait;
 use datafusion::catalog::view::ViewTable;
 use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
+use datafusion::config::Dialect;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::TableType;
+use datafusion::sql::parser::DFParser;
+use datafusion::sql::resolve::resolve_table_references;
 use dressage_schemas::Table;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
+use crate::error::Error;
 use crate::lake::{LakeSource, LakeTable, Rows, ScanRequest};
 use crate::settings::Variables;
-use crate::views::{self, Question};
+use crate::training::{Role, UserSql, unrepeatable};
+use crate::views::{self, Definition, Given, Question};
 
 /// The catalog's name.
 pub(crate) const CATALOG: &str = "dressage";
@@ -33,7 +39,9 @@ pub(crate) const PUBLIC: &str = "public";
 /// The schema of the tables as they are on disk.
 pub(crate) const STORED: &str = "stored";
 /// The schema of parts that views share.
-const INTERNAL: &str = "internal";
+pub(crate) const INTERNAL: &str = "internal";
+/// Views that are made from a user's estimator and filter, which therefore cannot read them.
+const AFTER_USER_SQL: [&str; 2] = ["samples", "drops"];
 /// All copies of all trajectories ever written; `stored.trajectories` has those in force.
 const REVISIONS: &str = "trajectory_revisions";
 
@@ -92,6 +100,24 @@ impl Catalog {
             Arc::new(views)
         };
         Self { stored: Arc::new(StoredSchema { tables }), internal: schema(true), public: schema(false) }
+    }
+
+    /// The texts of built-in views, and of those that they are made of, by name.
+    pub(crate) async fn texts_behind(&self, names: &[&str]) -> Result<BTreeMap<String, String>> {
+        let mut texts = BTreeMap::new();
+        let mut wanted: Vec<(bool, String)> = names.iter().map(|name| (false, (*name).to_owned())).collect();
+        while let Some((internal, name)) = wanted.pop() {
+            let schema = if internal { &self.internal } else { &self.public };
+            let shown = if internal { format!("{INTERNAL}.{name}") } else { name.clone() };
+            let Some(text) = schema.definition(&name).await?.filter(|_| !texts.contains_key(&shown)) else { continue };
+            for statement in DFParser::parse_sql(&text)? {
+                let (tables, _) = resolve_table_references(&statement, true)?;
+                let views = tables.iter().filter(|t| matches!(t.schema(), None | Some(PUBLIC | INTERNAL)));
+                wanted.extend(views.map(|t| (t.schema() == Some(INTERNAL), t.table().to_owned())));
+            }
+            texts.insert(shown, text.into_owned());
+        }
+        Ok(texts)
     }
 
     /// Gives the views the planner that they are planned with.
@@ -167,6 +193,11 @@ pub(crate) struct ViewSchema {
     own: Mutex<BTreeMap<String, Own>>,
 }
 
+/// An error of ours on its way through the engine.
+fn external(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -191,11 +222,50 @@ impl ViewSchema {
     }
 
     /// The definition in force of a built-in view.
-    pub(crate) async fn definition(&self, name: &str) -> Result<Option<&'static str>> {
+    pub(crate) async fn definition(&self, name: &str) -> Result<Option<Cow<'static, str>>> {
         let Some(view) = views::find(name, self.internal) else { return Ok(None) };
-        match view.otherwise {
-            Some((question, sql)) if self.answers.get(question).await? => Ok(Some(sql)),
-            _ => Ok(Some(view.sql)),
+        let sql = match view.definition {
+            Definition::One(sql) => Cow::Borrowed(sql),
+            Definition::Asked(sql, question, otherwise) => {
+                Cow::Borrowed(if self.answers.get(question).await? { otherwise } else { sql })
+            }
+            Definition::Set(role, choose) => {
+                let user = match role {
+                    Some(role) => self.user_sql(role).await?,
+                    None => None,
+                };
+                let given = Given { variables: self.answers.variables.clone(), user };
+                Cow::Owned(choose(&given).map_err(external)?)
+            }
+        };
+        Ok(Some(sql))
+    }
+
+    /// The file that the user brought for a role, its columns checked.
+    pub(crate) async fn user_sql(&self, role: Role) -> Result<Option<UserSql>> {
+        let Some(file) = self.answers.variables.file(role) else { return Ok(None) };
+        let state = self.state(role.setting())?;
+        let statement = state.sql_to_statement(&file.query, &Dialect::Generic)?;
+        for table in state.resolve_table_references(&statement)? {
+            if AFTER_USER_SQL.contains(&table.table()) || table.schema() == Some(INTERNAL) {
+                let problem = format!("it reads {table}, which is made from it; read anchors, groups or segments");
+                return Err(external(Error::UserSql { what: role.setting(), path: file.path, problem }));
+            }
+        }
+        // boxed: the query reads views, which are planned here too
+        let plan = Box::pin(state.statement_to_plan(statement)).await;
+        let plan = plan.map_err(|e| e.context(format!("{} {}", role.setting(), file.path)))?;
+        if let Some(function) = unrepeatable(&plan)? {
+            let problem = format!("it calls {function}(): the same query would give something else the next time");
+            return Err(external(Error::UserSql { what: role.setting(), path: file.path, problem }));
+        }
+        UserSql::of(file, plan.schema().as_arrow()).map(Some).map_err(external)
+    }
+
+    fn state(&self, name: &str) -> Result<SessionState> {
+        match self.planner.get().and_then(|planner| (planner.0)()) {
+            Some(state) => Ok(state),
+            None => datafusion::common::internal_err!("view {name} is used after its session was closed"),
         }
     }
 
@@ -204,12 +274,9 @@ impl ViewSchema {
             return Ok(Some(Arc::clone(table)));
         }
         let Some(sql) = self.definition(name).await? else { return Ok(None) };
-        let state = self.planner.get().and_then(|planner| (planner.0)());
-        let Some(state) = state else {
-            return datafusion::common::internal_err!("view {name} is used after its session was closed");
-        };
-        let plan = state.create_logical_plan(sql).await.map_err(|e| e.context(format!("view {name}")))?;
-        let table: Arc<dyn TableProvider> = Arc::new(ViewTable::new(plan, Some(sql.to_owned())));
+        let state = self.state(name)?;
+        let plan = state.create_logical_plan(&sql).await.map_err(|e| e.context(format!("view {name}")))?;
+        let table: Arc<dyn TableProvider> = Arc::new(ViewTable::new(plan, Some(sql.into_owned())));
         lock(&self.planned).insert(name.to_owned(), Arc::clone(&table));
         Ok(Some(table))
     }
@@ -275,6 +342,7 @@ impl Answers {
             return Ok(false);
         }
         let request = ScanRequest {
+            most_match: false,
             table,
             columns: vec![column.to_owned()],
             filter: Some(filter.to_owned()),

@@ -1,5 +1,6 @@
 //! What there is to query, with words for people: for `\d`, completion and documentation.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use arrow::datatypes::DataType;
@@ -77,7 +78,7 @@ impl Session {
             PUBLIC => {
                 let definition = public.definition(name).await.map_err(failed)?;
                 let origin = public.origin(name).unwrap_or(Origin::View);
-                (origin, definition.map(Header::parse).unwrap_or_default())
+                (origin, definition.as_deref().map(Header::parse).unwrap_or_default())
             }
             _ => (Origin::Stored, Header::default()),
         };
@@ -99,9 +100,11 @@ impl Session {
     ///
     /// # Errors
     /// Whatever the store gives when asked which definition applies.
-    pub async fn view_definition(&self, name: &str) -> Result<Option<&'static str>> {
+    pub async fn view_definition(&self, name: &str) -> Result<Option<String>> {
         let definition = self.catalog().public().definition(name).await;
-        definition.map_err(|source| Error::View { name: name.to_owned(), source: Box::new(source) })
+        definition
+            .map(|sql| sql.map(Cow::into_owned))
+            .map_err(|source| Error::View { name: name.to_owned(), source: Box::new(source) })
     }
 
     /// Names of all functions: ours (`true`) and the engine's.

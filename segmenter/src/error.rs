@@ -94,6 +94,35 @@ pub enum Error {
         /// What it could be.
         expected: &'static str,
     },
+    /// A setting whose name is nearly one of ours.
+    #[error("there is no setting `{key}`: did you mean `{near}`? A variable of your own needs a name less like it")]
+    UnknownSetting {
+        /// The name.
+        key: String,
+        /// The setting that it looks like.
+        near: &'static str,
+    },
+    /// The file of an estimator or filter could not be read.
+    #[error("cannot read the {what} {path}")]
+    ReadSql {
+        /// Estimator or filter.
+        what: &'static str,
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A user's estimator or filter does not give what it must.
+    #[error("the {what} {path} cannot be used: {problem}")]
+    UserSql {
+        /// Estimator or filter.
+        what: &'static str,
+        /// The file.
+        path: String,
+        /// What is wrong, with the offending keys.
+        problem: String,
+    },
     /// A file to attach has an ending that says nothing about its format.
     #[error("cannot attach {path}: its name must end in .parquet, .csv, .json, .jsonl or .ndjson")]
     UnknownAttachment {
@@ -159,6 +188,140 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// What is stored of a plan contradicts itself.
+    #[error("plan {plan_id} is damaged: {problem}; run `dressage store check`, or plan again")]
+    PlanDamaged {
+        /// The plan.
+        plan_id: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A plan is for another number of ranks.
+    #[error(
+        "plan {plan_id} is for a world size of {planned}, not {given}: its samples are dealt out to {planned} ranks; \
+         plan again with --world-size {given}"
+    )]
+    WorldSize {
+        /// The plan.
+        plan_id: String,
+        /// Its ranks.
+        planned: u32,
+        /// As asked for.
+        given: u32,
+    },
+    /// A rank that is not there.
+    #[error("there is no rank {dp_rank} in a world size of {world_size}: ranks count from 0")]
+    RankRange {
+        /// As asked for.
+        dp_rank: u32,
+        /// Ranks that there are.
+        world_size: u32,
+    },
+    /// Train steps that a plan does not have.
+    #[error("plan {plan_id} has {n_train_steps} train steps, counted from 0: {asked} is none of them")]
+    TrainStepRange {
+        /// The plan.
+        plan_id: String,
+        /// As asked for.
+        asked: String,
+        /// How many there are.
+        n_train_steps: u32,
+    },
+    /// A column that a batch does not have.
+    #[error("a batch has no column `{name}`: it has {known}")]
+    BatchColumn {
+        /// As asked for.
+        name: String,
+        /// Those that it has.
+        known: String,
+    },
+    /// The steps of a sample do not make what the plan says.
+    #[error(
+        "plan {plan_id}, train step {train_step}, micro-batch {micro_batch}: segment {segment_index} of trajectory \
+         {trajectory_id} cannot be put together: {problem}; run `dressage store check`"
+    )]
+    SampleMismatch {
+        /// The plan.
+        plan_id: String,
+        /// Its train step.
+        train_step: i32,
+        /// Its micro-batch.
+        micro_batch: i32,
+        /// The trajectory.
+        trajectory_id: String,
+        /// The segment.
+        segment_index: i32,
+        /// What does not fit.
+        problem: String,
+    },
+    /// A micro-batch is not what it was when it was first streamed.
+    #[error(
+        "plan {plan_id}, train step {train_step}, rank {dp_rank}, micro-batch {micro_batch}: its {what} are not those \
+         that were streamed first: their hash is {made}, recorded is {recorded}; run `dressage store check`"
+    )]
+    HashMismatch {
+        /// The plan.
+        plan_id: String,
+        /// Its train step.
+        train_step: i32,
+        /// The rank.
+        dp_rank: u32,
+        /// Its micro-batch.
+        micro_batch: i32,
+        /// Which part of it.
+        what: &'static str,
+        /// The hash in table `streamed`.
+        recorded: String,
+        /// The hash now.
+        made: String,
+    },
+    /// Several runs are in the store and none is named.
+    #[error("the store has several runs: name one with --run, or plan over all of them with --all-runs ({runs})")]
+    RunNeeded {
+        /// The runs.
+        runs: String,
+    },
+    /// No trajectory belongs to this run.
+    #[error("no run `{run}` in this store; it has {runs}")]
+    RunMissing {
+        /// As asked for.
+        run: String,
+        /// The runs.
+        runs: String,
+    },
+    /// A plan would have no train step.
+    #[error("there is nothing to plan: {reason}")]
+    NothingToPlan {
+        /// Why.
+        reason: String,
+    },
+    /// What a plan holds in memory is more than the session may use.
+    #[error(
+        "the plan reached memory_limit ({limit_bytes} bytes) with {needed_bytes} bytes of samples and steps: raise it \
+         (--memory-limit), or plan one run or fewer trajectories at once"
+    )]
+    PlanMemory {
+        /// Held so far.
+        needed_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// An advantage is missing, infinite or no number.
+    #[error("segment {segment_index} of trajectory {trajectory_id} has no finite advantage")]
+    BadAdvantage {
+        /// The trajectory.
+        trajectory_id: String,
+        /// The segment.
+        segment_index: i64,
+    },
+    /// The view `samples` gave one segment twice.
+    #[error("segment {segment_index} of trajectory {trajectory_id} is there twice in samples")]
+    RepeatedSample {
+        /// The trajectory.
+        trajectory_id: String,
+        /// The segment.
+        segment_index: i64,
+    },
     /// The session could not start its threads or its spill directory.
     #[error("cannot start the SQL session")]
     Start {
@@ -186,16 +349,36 @@ impl Error {
             | Self::NameTaken { .. }
             | Self::InvalidName { .. }
             | Self::InvalidSetting { .. }
+            | Self::UnknownSetting { .. }
+            | Self::UserSql { .. }
             | Self::UnknownAttachment { .. }
             | Self::View { .. }
+            | Self::WorldSize { .. }
+            | Self::RankRange { .. }
+            | Self::TrainStepRange { .. }
+            | Self::BatchColumn { .. }
+            | Self::RunNeeded { .. }
+            | Self::NothingToPlan { .. }
+            | Self::BadAdvantage { .. }
+            | Self::RepeatedSample { .. }
             | Self::Encode { .. } => ErrorKind::Invalid,
-            Self::Attach { .. } => ErrorKind::NotFound,
-            Self::MemoryLimit { .. } | Self::SpillLimit { .. } | Self::TimeLimit { .. } => ErrorKind::Exhausted,
+            Self::Attach { .. } | Self::RunMissing { .. } | Self::ReadSql { .. } => ErrorKind::NotFound,
+            Self::MemoryLimit { .. } | Self::SpillLimit { .. } | Self::TimeLimit { .. } | Self::PlanMemory { .. } => {
+                ErrorKind::Exhausted
+            }
             Self::Store { source } => source.kind,
             Self::Output { .. } | Self::Start { .. } => ErrorKind::Unavailable,
-            Self::Assemble { .. } => ErrorKind::Corrupt,
+            Self::Assemble { .. }
+            | Self::PlanDamaged { .. }
+            | Self::SampleMismatch { .. }
+            | Self::HashMismatch { .. } => ErrorKind::Corrupt,
             Self::Internal { .. } | Self::ViewShape { .. } => ErrorKind::Internal,
         }
+    }
+
+    /// What the storage room says, as ours.
+    pub(crate) fn storage(error: dressage_storage::Error) -> Self {
+        Self::Store { source: SourceError::new(error.kind(), error) }
     }
 
     /// Whether the reader of the result went away (a closed pipe), which is no failure.
@@ -218,6 +401,11 @@ impl Limits {
         match error {
             DataFusionError::External(inner) => match inner.downcast::<SourceError>() {
                 Ok(source) => Error::Store { source: *source },
+                // what a view said while it was being looked up
+                Err(inner) if inner.is::<Error>() => match inner.downcast::<Error>() {
+                    Ok(error) => *error,
+                    Err(inner) => Error::Execution { source: Box::new(DataFusionError::External(inner)) },
+                },
                 Err(inner) => Error::Execution { source: Box::new(DataFusionError::External(inner)) },
             },
             // the engine has one variant for both limits and only its text tells them apart

@@ -6,12 +6,12 @@
 //! ```text
 //!   storage::Snapshot ──▶ LakeSource ─┐                       ┌─▶ write(…)  table, JSON, CSV, Parquet
 //!                                     ├─▶ Session ─▶ sql(…) ──┤
-//!   views/*.sql · functions/ · SET ───┘   │ optimise, run     └─▶ QueryStream  batches
+//!     sql/*.sql · functions/ · SET ───┘   │ optimise, run     └─▶ QueryStream  batches
 //!                                         │ filters, columns, limits
 //!                                         └──────▶ LakeScan ──▶ only what the query needs is read
 //! ```
 //!
-//! Read first: [`Session`], [`SessionSettings`], then the views in `src/views/*.sql`, each of which says in its header
+//! Read first: [`Session`], [`SessionSettings`], then the views in `sql/*.sql`, each of which says in its header
 //! what it is.
 //!
 //! Invariants:
@@ -38,10 +38,12 @@
 
 mod attach;
 mod catalog;
+mod columns;
 mod describe;
 mod error;
 mod functions;
 mod lake;
+pub mod plan;
 mod pushdown;
 mod query;
 mod rollouts;
@@ -49,6 +51,8 @@ mod runtime;
 mod session;
 mod settings;
 mod statement;
+mod stream;
+mod training;
 mod views;
 mod write;
 
@@ -56,9 +60,14 @@ pub use catalog::Origin;
 pub use describe::{ColumnInfo, TableInfo, type_name};
 pub use error::{Error, Result};
 pub use lake::{ExcludedRows, Fragment, LakeSource, MemoryLake, ROW_ADDRESS, ScanRequest, SourceError, SourceStream};
-pub use query::{BatchStream, QueryStream};
+pub use query::{BatchStream, QueryStream, Spills};
 pub use rollouts::{RolloutOptions, Rollouts, base64};
 pub use session::{Outcome, Session};
 pub use settings::{SessionSettings, Variables};
 pub use statement::Statement;
+pub use stream::{
+    BATCH_COLUMNS, BatchColumn, ContentHash, Ledger, MicroBatch, MicroBatches, PlacedSample, Recorded, StoredPlan,
+    StreamOptions, Verdict,
+};
+pub use training::training_settings;
 pub use write::{Format, TableStyle, Written, write};

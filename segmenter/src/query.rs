@@ -1,7 +1,7 @@
 //! A running query: its batches, and the limits that end it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
@@ -32,6 +32,7 @@ pub struct QueryStream {
     batches: mpsc::Receiver<Result<RecordBatch, DataFusionError>>,
     task: CpuTask<()>,
     retried: Arc<AtomicBool>,
+    spilled: Arc<Spilled>,
     /// The threads must outlive the query, also if its session does not.
     _cpu: Arc<CpuRuntime>,
     limits: Limits,
@@ -81,12 +82,14 @@ impl QueryStream {
         let (send_schema, schema) = oneshot::channel();
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let retried = Arc::new(AtomicBool::new(false));
-        let task = cpu.spawn(drive(job, send_schema, send, Arc::clone(&retried)));
+        let spilled = Arc::new(Spilled::default());
+        let task = cpu.spawn(drive(job, send_schema, send, Arc::clone(&retried), Arc::clone(&spilled)));
         let mut stream = Self {
             schema: Arc::new(arrow::datatypes::Schema::empty()),
             batches,
             task,
             retried,
+            spilled,
             _cpu: Arc::clone(cpu),
             limits,
             clock,
@@ -116,6 +119,11 @@ impl QueryStream {
     /// Whether the query had to run again with joins that spill, because a hash join did not fit into the memory limit.
     pub fn retried(&self) -> bool {
         self.retried.load(Ordering::Relaxed)
+    }
+
+    /// What was written to disk because memory did not suffice, so far.
+    pub fn spills(&self) -> Spills {
+        self.spilled.so_far()
     }
 
     /// The next batch; none at the end.
@@ -188,12 +196,61 @@ impl QueryStream {
     }
 }
 
+/// What a query wrote to disk because memory did not suffice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Spills {
+    /// Files.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What the plans of a query spilled: those that ended, and the one that runs, which counts for itself. A plan that
+/// ended is let go, because its hash joins hold their memory for as long as it is there: a second try would lack it.
+#[derive(Debug, Default)]
+struct Spilled(Mutex<(Spills, Option<Arc<dyn ExecutionPlan>>)>);
+
+impl Spilled {
+    fn begin(&self, plan: &Arc<dyn ExecutionPlan>) {
+        self.lock().1 = Some(Arc::clone(plan));
+    }
+
+    fn end(&self) {
+        let (ended, running) = &mut *self.lock();
+        if let Some(plan) = running.take() {
+            add_spills(&plan, ended);
+        }
+    }
+
+    fn so_far(&self) -> Spills {
+        let (ended, running) = &*self.lock();
+        let mut spills = *ended;
+        if let Some(plan) = running {
+            add_spills(plan, &mut spills);
+        }
+        spills
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Spills, Option<Arc<dyn ExecutionPlan>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn add_spills(plan: &Arc<dyn ExecutionPlan>, spills: &mut Spills) {
+    if let Some(metrics) = plan.metrics() {
+        spills.count += metrics.spill_count().unwrap_or(0) as u64;
+        spills.bytes += metrics.spilled_bytes().unwrap_or(0) as u64;
+    }
+    plan.children().into_iter().for_each(|child| add_spills(child, spills));
+}
+
 /// Runs on the session's own threads.
 async fn drive(
     job: Job,
     schema: oneshot::Sender<Result<SchemaRef, DataFusionError>>,
     send: mpsc::Sender<Result<RecordBatch, DataFusionError>>,
     retried: Arc<AtomicBool>,
+    spilled: Arc<Spilled>,
 ) {
     let logical = match limited(job.plan, job.row_limit).and_then(|plan| job.state.optimize(&plan)) {
         Ok(logical) => logical,
@@ -209,16 +266,24 @@ async fn drive(
             return;
         }
     };
+    spilled.begin(&physical);
     if schema.send(Ok(physical.schema())).is_err() {
         return;
     }
-    match pump(physical, &job.state, &send).await {
+    let first = pump(physical, &job.state, &send).await;
+    spilled.end();
+    match first {
         // A hash join holds its smaller side in memory and cannot spill it. If nothing was given out yet, the query
         // may run again with joins that sort, and so spill.
         Err(Stopped { error, sent: false }) if is_hash_join_out_of_memory(&error) => {
             retried.store(true, Ordering::Relaxed);
             let second = match job.frugal.query_planner().create_physical_plan(&logical, &job.frugal).await {
-                Ok(physical) => pump(physical, &job.frugal, &send).await.map_err(|s| s.error),
+                Ok(physical) => {
+                    spilled.begin(&physical);
+                    let second = pump(physical, &job.frugal, &send).await;
+                    spilled.end();
+                    second.map_err(|s| s.error)
+                }
                 Err(error) => Err(error),
             };
             if let Err(error) = second {

@@ -46,6 +46,18 @@ impl Drop for CpuRuntime {
     }
 }
 
+/// Runs a future on the caller's own runtime, where I/O belongs; it is cancelled when the task is dropped.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub(crate) fn io_task<F>(future: F) -> CpuTask<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    CpuTask(tokio::spawn(future))
+}
+
 /// A running future that ends with its handle.
 #[derive(Debug)]
 pub(crate) struct CpuTask<T>(JoinHandle<T>);

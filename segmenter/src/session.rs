@@ -1,24 +1,28 @@
 //! A SQL session over one consistent view of a store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrow::array::AsArray;
+use arrow::datatypes::DataType;
 use datafusion::catalog::view::ViewTable;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::config::Dialect;
 use datafusion::error::DataFusionError;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::Optimizer;
 use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as Parsed;
 use dressage_storage::Snapshot;
 use tokio::runtime::Handle;
 
-use crate::catalog::{CATALOG, Catalog, Origin, PUBLIC, Planner};
+use crate::catalog::{CATALOG, Catalog, INTERNAL, Origin, PUBLIC, Planner};
 use crate::error::{Error, Limits, Result};
 use crate::functions;
 use crate::lake::LakeSource;
@@ -27,6 +31,10 @@ use crate::query::{Clock, Job, QueryStream};
 use crate::runtime::CpuRuntime;
 use crate::settings::{SessionSettings, Variables};
 use crate::statement::{self, Action, Statement};
+use crate::training::Role;
+
+/// Keys that an error about a user's estimator or filter names at most.
+const KEYS_SHOWN: usize = 5;
 
 /// What a statement did.
 #[derive(Debug)]
@@ -45,6 +53,8 @@ pub struct Session {
     cpu: Arc<CpuRuntime>,
     settings: SessionSettings,
     variables: Variables,
+    /// Files of the user's whose rows were found right.
+    checked: Mutex<HashSet<Role>>,
 }
 
 impl fmt::Debug for Session {
@@ -101,7 +111,7 @@ impl Session {
         functions::register(&context, &variables);
         let state = context.state_weak_ref();
         catalog.bind(Planner(Box::new(move || state.upgrade().map(|state| state.read().clone()))));
-        Ok(Self { context, catalog, cpu: Arc::new(cpu), settings, variables })
+        Ok(Self { context, catalog, cpu: Arc::new(cpu), settings, variables, checked: Mutex::default() })
     }
 
     /// The settings it was opened with.
@@ -114,14 +124,24 @@ impl Session {
         self.variables.all()
     }
 
-    /// Sets a variable that views read (`run`, `grader`, `tokenizer`, or one of the user's), or takes it away.
+    /// Sets a variable that views read (`run`, `grader`, `estimator`, …, or one of the user's), or takes it away.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for a key that SQL could not name.
+    /// As [`Variables::set`].
     pub fn set(&self, key: &str, value: Option<&str>) -> Result<()> {
         self.variables.set(key, value)?;
         self.catalog.variables_changed();
+        self.checked().clear();
         Ok(())
+    }
+
+    /// Settings and variables in force, defaults of ours among them: what a result depends on besides the store.
+    pub fn settings_in_force(&self) -> BTreeMap<String, String> {
+        self.variables.in_force()
+    }
+
+    fn checked(&self) -> MutexGuard<'_, HashSet<Role>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs one query. The text may begin with statements that change the session (`CREATE VIEW`, `SET`); exactly one
@@ -223,12 +243,40 @@ impl Session {
         let mut clock = Clock::new(self.settings.time_limit_ms);
         let plan = clock.wait(state.statement_to_plan(query)).await?.map_err(|e| limits.classify(e))?;
         read_only().verify_plan(&plan).map_err(|e| limits.classify(e))?;
+        self.check_user_sql(&plan).await?;
         let frugal = frugal(&state, &self.settings);
         let job = Job { state, frugal, plan, row_limit: self.settings.row_limit };
         QueryStream::start(&self.cpu, job, limits, clock).await
     }
 
-    fn limits(&self) -> Limits {
+    /// Looks at the rows of the user's estimator and filter, the first time that a query depends on them.
+    async fn check_user_sql(&self, plan: &LogicalPlan) -> Result<()> {
+        let missing = |role: &Role| self.variables.file(*role).is_some() && !self.checked().contains(role);
+        let wanted: Vec<Role> = Role::ALL.into_iter().filter(missing).filter(|role| uses(plan, role.view())).collect();
+        for role in wanted {
+            let sql = self.catalog.public().user_sql(role).await.map_err(|e| self.limits().classify(e))?;
+            let Some(sql) = sql else { continue };
+            for check in sql.checks() {
+                // boxed: a check is a query, though one that needs no check
+                let mut rows = Box::pin(self.sql(&format!("{} LIMIT {}", check.sql, KEYS_SHOWN + 1))).await?;
+                let mut keys = Vec::new();
+                while let Some(batch) = rows.next_batch().await? {
+                    let texts = arrow::compute::cast(batch.column(0), &DataType::Utf8)
+                        .map_err(|e| Error::Internal { source: Box::new(e.into()) })?;
+                    keys.extend(texts.as_string::<i32>().iter().flatten().map(str::to_owned));
+                }
+                if !keys.is_empty() {
+                    let more = keys.len() > KEYS_SHOWN;
+                    keys.truncate(KEYS_SHOWN);
+                    return Err(sql.failed(&check, &keys, more));
+                }
+            }
+            self.checked().insert(role);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
         Limits {
             memory_limit_bytes: self.settings.memory_limit_bytes,
             spill_limit_bytes: self.settings.spill_limit_bytes,
@@ -242,6 +290,19 @@ impl Session {
     pub(crate) fn context(&self) -> &SessionContext {
         &self.context
     }
+}
+
+/// Whether a plan reads a view that others share.
+fn uses(plan: &LogicalPlan, view: &str) -> bool {
+    let mut found = false;
+    // the closure never fails
+    let _ = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::SubqueryAlias(alias) = node {
+            found |= alias.alias.schema() == Some(INTERNAL) && alias.alias.table() == view;
+        }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    found
 }
 
 /// A second fence behind the statement check: the plan must not hold a write either.
@@ -266,6 +327,9 @@ fn engine_config(settings: &SessionSettings) -> SessionConfig {
     options.execution.parquet.pushdown_filters = true;
     // filters move below one window a pass, and `messages` stacks three
     options.optimizer.max_passes = 8;
+    // filters of the views tell exceptions (aborted, empty, not graded): without this, a filtered side of a join would
+    // count as a fifth of what it is, and be the one that is held
+    options.optimizer.default_filter_selectivity = 90;
     // keys of a join's small side go to the store as an IN list up to this many
     options.optimizer.hash_join_inlist_pushdown_max_distinct_values = 1_000;
     config

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::RwLock;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::training::{self, Role, UserFile};
 
 /// Limits and scope of a session. Every bound is checked while a query runs, and the error names the field here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,7 +28,8 @@ pub struct SessionSettings {
     pub target_partitions: usize,
     /// Rows of one batch between operators.
     pub batch_rows: usize,
-    /// Variables that views and `setting('…')` read: `run`, `grader`, `tokenizer`, and any of the user's own.
+    /// Variables that views and `setting('…')` read: `run`, `grader`, `tokenizer`, those of training semantics
+    /// (`estimator`, `loss_aggregation`, …: `docs/training-semantics.md`), and any of the user's own.
     pub set: BTreeMap<String, String>,
 }
 
@@ -80,13 +81,20 @@ impl SessionSettings {
 ///
 /// A variable is read when a query is planned, so a view needs no new definition after `set`.
 #[derive(Debug, Clone, Default)]
-pub struct Variables(Arc<RwLock<BTreeMap<String, String>>>);
+pub struct Variables(Arc<RwLock<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    values: BTreeMap<String, String>,
+    /// The files that `estimator` and `filter` name.
+    files: Vec<UserFile>,
+}
 
 impl Variables {
     /// Variables with these values.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for a key that SQL could not name.
+    /// As [`set`](Self::set).
     pub fn new(values: &BTreeMap<String, String>) -> Result<Self> {
         let variables = Self::default();
         for (key, value) in values {
@@ -95,34 +103,77 @@ impl Variables {
         Ok(variables)
     }
 
-    /// The value of a variable.
+    /// The value in force of a variable: as set, or the default of a setting of ours.
     pub fn get(&self, key: &str) -> Option<String> {
-        self.read().get(key).cloned()
+        let values = &self.read().values;
+        // what constant:c divides by is its c, or the cap
+        if key == "loss_constant" {
+            let c = values.get("loss_aggregation").and_then(|value| value.split_once(':')).map(|(_, c)| c.to_owned());
+            return c.or_else(|| values.get("max_segment_tokens").cloned());
+        }
+        values.get(key).cloned().or_else(|| training::default_of(key, values))
     }
 
     /// Sets a variable, or takes it away.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for a key that SQL could not name.
+    /// [`Error::InvalidName`] for a key that SQL could not name, [`Error::UnknownSetting`] for one that is nearly a
+    /// setting of ours, [`Error::InvalidSetting`] for a value that a setting of ours cannot have, and whatever is wrong
+    /// with the file that `estimator` or `filter` names.
     pub fn set(&self, key: &str, value: Option<&str>) -> Result<()> {
         if !is_plain_name(key) {
             return Err(Error::InvalidName { what: "setting", name: key.to_owned() });
         }
-        let mut values = self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = training::find(key);
+        if known.is_none() {
+            training::refuse_near_miss(key)?;
+        }
+        let role = Role::ALL.into_iter().find(|role| role.setting() == key);
+        let path = value.map(str::trim).filter(|path| path.ends_with(".sql"));
+        let (value, file) = match (role, path, value, known) {
+            (Some(role), Some(path), ..) => (Some(path.to_owned()), Some(UserFile::read(role, path)?)),
+            (Some(Role::Filter), None, Some(value), Some(known)) if !value.trim().eq_ignore_ascii_case("none") => {
+                return Err(known.refuse(value));
+            }
+            (Some(Role::Filter), None, ..) => (None, None),
+            (_, _, Some(value), Some(known)) => (known.accept(value)?, None),
+            (_, _, value, _) => (value.map(str::to_owned), None),
+        };
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(role) = role {
+            state.files.retain(|file| file.role != role);
+            state.files.extend(file);
+        }
         match value {
-            Some(value) => values.insert(key.to_owned(), value.to_owned()),
-            None => values.remove(key),
+            Some(value) => state.values.insert(key.to_owned(), value),
+            None => state.values.remove(key),
         };
         Ok(())
     }
 
-    /// All variables, in order of their names.
+    /// All variables that were set, in order of their names.
     pub fn all(&self) -> BTreeMap<String, String> {
-        self.read().clone()
+        self.read().values.clone()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, String>> {
-        self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// All settings of ours that have a value in force, and all variables that were set.
+    pub fn in_force(&self) -> BTreeMap<String, String> {
+        let mut all = self.all();
+        for known in training::KNOWN {
+            if let Some(value) = self.get(known.name) {
+                all.insert(known.name.to_owned(), value);
+            }
+        }
+        all
+    }
+
+    /// The file of an estimator or filter, if one was set.
+    pub(crate) fn file(&self, role: Role) -> Option<UserFile> {
+        self.read().files.iter().find(|file| file.role == role).cloned()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

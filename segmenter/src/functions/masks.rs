@@ -3,17 +3,15 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Builder, Int8Builder, Int64Builder, ListBuilder};
-use arrow::datatypes::{DataType, Int32Type};
+use arrow::array::{Array, ArrayRef, Float64Builder, Int8Builder, Int64Builder, ListBuilder};
+use arrow::datatypes::DataType;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::ScalarUDF;
 
 use super::simple::Simple;
+use super::spans::{MaskColumn, is_mask_spans};
 use super::views::{Lists, doubles, list_of, list_values};
-
-/// Tokens of one row's mask that are expanded at most: 2^26, far beyond any context.
-const TOKENS_MAX: i64 = 1 << 26;
 
 pub(super) fn functions() -> Vec<ScalarUDF> {
     vec![
@@ -34,46 +32,19 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
     ]
 }
 
-fn is_spans(data_type: &DataType) -> bool {
-    list_values(data_type) == Some(&DataType::Int32)
-}
-
 fn spans_to(name: &str, types: &[DataType], result: DataType) -> Result<DataType> {
     match types {
-        [spans] if is_spans(spans) => Ok(result),
+        [spans] if is_mask_spans(spans) => Ok(result),
         _ => plan_err!("{name} takes mask_spans (a list of 32-bit integers)"),
     }
 }
 
 fn masked_type(name: &str, types: &[DataType]) -> Result<DataType> {
     match types {
-        [list, spans] if list_values(list).is_some_and(DataType::is_numeric) && is_spans(spans) => {
+        [list, spans] if list_values(list).is_some_and(DataType::is_numeric) && is_mask_spans(spans) => {
             Ok(DataType::Float64)
         }
         _ => plan_err!("{name} takes a list of numbers and mask_spans, such as {name}(logprobs, mask_spans)"),
-    }
-}
-
-/// The run lengths of each row.
-struct Spans<'a> {
-    lists: Lists<'a>,
-    lengths: &'a [i32],
-}
-
-impl<'a> Spans<'a> {
-    fn of(array: &'a ArrayRef) -> Result<Self> {
-        let lists = Lists::of(array)?;
-        let lengths = lists.values().as_primitive::<Int32Type>().values();
-        Ok(Self { lists, lengths })
-    }
-
-    fn get(&self, name: &str, row: usize) -> Result<Option<&'a [i32]>> {
-        let Some(range) = self.lists.range(row) else { return Ok(None) };
-        let lengths = &self.lengths[range];
-        if lengths.iter().any(|n| *n < 0) || lengths.iter().map(|n| i64::from(*n)).sum::<i64>() > TOKENS_MAX {
-            return exec_err!("{name}: {lengths:?} are not the run lengths of a mask");
-        }
-        Ok(Some(lengths))
     }
 }
 
@@ -83,7 +54,7 @@ fn trained(lengths: &[i32]) -> i64 {
 }
 
 fn mask(args: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
-    let spans = Spans::of(&args[0])?;
+    let spans = MaskColumn::of(&args[0])?;
     let mut out = ListBuilder::new(Int8Builder::new());
     for row in 0..rows {
         let Some(lengths) = spans.get("mask", row)? else {
@@ -99,7 +70,7 @@ fn mask(args: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
 }
 
 fn mask_sum(args: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
-    let spans = Spans::of(&args[0])?;
+    let spans = MaskColumn::of(&args[0])?;
     let mut out = Int64Builder::with_capacity(rows);
     for row in 0..rows {
         out.append_option(spans.get("mask_sum", row)?.map(trained));
@@ -116,7 +87,7 @@ fn masked(
 ) -> Result<ArrayRef> {
     let lists = Lists::of(&args[0])?;
     let values = doubles(lists.values())?;
-    let spans = Spans::of(&args[1])?;
+    let spans = MaskColumn::of(&args[1])?;
     let mut out = Float64Builder::with_capacity(rows);
     for row in 0..rows {
         let (Some(range), Some(lengths)) = (lists.range(row), spans.get(name, row)?) else {

@@ -1,18 +1,18 @@
-//! `versions(version_spans)` and `real_versions(version_spans)`: the weights that produced each token.
+//! `versions(version_spans)`, `real_versions(version_spans)`, `is_real_version(text)`: the weights that produced each
+//! token.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListBuilder, StringBuilder};
-use arrow::datatypes::{DataType, Int32Type};
-use datafusion::common::{exec_err, plan_err};
+use arrow::array::{Array, ArrayRef, BooleanBuilder, ListBuilder, StringBuilder};
+use arrow::datatypes::DataType;
+use datafusion::common::plan_err;
 use datafusion::error::Result;
 use datafusion::logical_expr::ScalarUDF;
+use dressage_schemas::words;
 
 use super::simple::Simple;
-use super::views::{Lists, list_of, list_values, texts};
-
-/// Tokens of one row that are expanded at most: 2^26, far beyond any context.
-const TOKENS_MAX: usize = 1 << 26;
+use super::spans::{VersionColumn, is_version_spans};
+use super::views::{is_text, list_of, texts};
 
 pub(super) fn functions() -> Vec<ScalarUDF> {
     vec![
@@ -23,82 +23,69 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
             |types| spans("real_versions", types),
             |args, rows| distinct(&args[0], rows),
         ),
+        Simple::function(
+            "is_real_version",
+            1,
+            |types| match types {
+                [text] if is_text(text) => Ok(DataType::Boolean),
+                _ => plan_err!("is_real_version takes a weight version"),
+            },
+            is_real_version,
+        ),
     ]
 }
 
 fn spans(name: &str, types: &[DataType]) -> Result<DataType> {
     match types {
-        [list] if matches!(list_values(list), Some(DataType::Struct(fields)) if fields.len() == 2) => {
-            Ok(list_of(DataType::Utf8))
-        }
+        [list] if is_version_spans(list) => Ok(list_of(DataType::Utf8)),
         _ => plan_err!("{name} takes version_spans"),
     }
 }
 
-/// Calls `row` with the spans of each row (version and tokens), or without for null.
-fn for_each(
-    array: &ArrayRef,
-    rows: usize,
-    mut row_of: impl FnMut(Option<&[(Option<&str>, usize)]>) -> Result<()>,
-) -> Result<()> {
-    let lists = Lists::of(array)?;
-    let Some(spans) = lists.values().as_struct_opt() else { return plan_err!("version_spans are no structs") };
-    let versions = texts(spans.column(0))?;
-    let Some(lengths) = spans.column(1).as_primitive_opt::<Int32Type>() else {
-        return plan_err!("version_spans count no tokens");
-    };
-    let mut row_spans = Vec::new();
-    for row in 0..rows {
-        let Some(range) = lists.range(row) else {
-            row_of(None)?;
-            continue;
-        };
-        row_spans.clear();
-        for i in range {
-            let Ok(n_tokens) = usize::try_from(lengths.value(i)) else {
-                return exec_err!("version_spans: a run of {} tokens", lengths.value(i));
-            };
-            row_spans.push((versions.is_valid(i).then(|| versions.value(i)), n_tokens));
-        }
-        if row_spans.iter().map(|(_, n)| n).sum::<usize>() > TOKENS_MAX {
-            return exec_err!("version_spans: more than {TOKENS_MAX} tokens in one row");
-        }
-        row_of(Some(&row_spans))?;
-    }
-    Ok(())
-}
-
 fn each_token(array: &ArrayRef, rows: usize) -> Result<ArrayRef> {
+    let spans = VersionColumn::of(array)?;
     let mut out = ListBuilder::new(StringBuilder::new());
-    for_each(array, rows, |spans| {
-        for (version, n_tokens) in spans.unwrap_or_default() {
+    let mut runs = Vec::new();
+    for row in 0..rows {
+        let known = spans.get("versions", row, &mut runs)?;
+        for (version, n_tokens) in &runs {
             for _ in 0..*n_tokens {
-                out.values().append_option(*version);
-            }
-        }
-        out.append(spans.is_some());
-        Ok(())
-    })?;
-    Ok(Arc::new(out.finish()))
-}
-
-/// A real version is one that names weights: not empty, `-1`, `unknown` or `none` in any spelling.
-fn is_real(version: &str) -> bool {
-    !matches!(version.trim().to_ascii_lowercase().as_str(), "" | "-1" | "unknown" | "none")
-}
-
-fn distinct(array: &ArrayRef, rows: usize) -> Result<ArrayRef> {
-    let mut out = ListBuilder::new(StringBuilder::new());
-    for_each(array, rows, |spans| {
-        let mut seen: Vec<&str> = Vec::new();
-        for (version, _) in spans.unwrap_or_default() {
-            if let Some(version) = version.filter(|v| is_real(v) && !seen.contains(v)) {
-                seen.push(version);
                 out.values().append_value(version);
             }
         }
-        out.append(spans.is_some());
-        Ok(())
-    })?;
+        out.append(known);
+    }
+    Ok(Arc::new(out.finish()))
+}
+
+fn distinct(array: &ArrayRef, rows: usize) -> Result<ArrayRef> {
+    let spans = VersionColumn::of(array)?;
+    let mut out = ListBuilder::new(StringBuilder::new());
+    let mut runs = Vec::new();
+    for row in 0..rows {
+        let known = spans.get("real_versions", row, &mut runs)?;
+        append_distinct(&mut out, runs.iter().map(|(version, _)| *version).filter(|v| words::is_real_version(v)));
+        out.append(known);
+    }
+    Ok(Arc::new(out.finish()))
+}
+
+/// Adds the distinct ones of a few versions to the list that is being built, in order.
+pub(super) fn append_distinct<'a>(out: &mut ListBuilder<StringBuilder>, versions: impl Iterator<Item = &'a str>) {
+    let mut seen: Vec<&str> = Vec::new();
+    for version in versions {
+        if !seen.contains(&version) {
+            seen.push(version);
+            out.values().append_value(version);
+        }
+    }
+}
+
+fn is_real_version(args: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
+    let versions = texts(&args[0])?;
+    let mut out = BooleanBuilder::with_capacity(rows);
+    for row in 0..rows {
+        out.append_value(versions.is_valid(row) && words::is_real_version(versions.value(row)));
+    }
     Ok(Arc::new(out.finish()))
 }

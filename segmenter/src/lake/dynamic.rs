@@ -93,8 +93,9 @@ fn comparison(binary: &BinaryExpr, schema: &Schema) -> Lowered {
     else {
         return Lowered::Anything;
     };
-    use Operator::{Eq, Gt, GtEq, Lt, LtEq};
-    if !matches!(binary.op(), Eq | Lt | LtEq | Gt | GtEq) {
+    // not the least and the largest key of a join's small side: keys are hashes, so nearly all rows lie between, and
+    // the store would look for those rows first and read their other columns one by one
+    if *binary.op() != Operator::Eq {
         return Lowered::Anything;
     }
     match (column_name(column, schema), sql_literal(literal.value())) {

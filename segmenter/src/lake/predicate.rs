@@ -66,11 +66,21 @@ pub(super) fn sql_predicate(filter: &Expr, schema: &Schema) -> Option<String> {
 /// How many of a table's rows a filter may keep: a guess for the order of joins, never for a result.
 pub(super) fn kept_rows_estimate(filters: &[Expr], rows: usize) -> usize {
     filters.iter().fold(rows, |rows, filter| match filter {
-        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, .. }) if is_key(left) => rows.min(16),
-        Expr::InList(list) if !list.negated && is_key(&list.expr) => rows.min(16 * list.list.len()),
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, .. }) if is_key(left) => rows.min(2),
+        Expr::InList(list) if !list.negated && is_key(&list.expr) => rows.min(2 * list.list.len()),
         Expr::BinaryExpr(BinaryExpr { op: Operator::Eq, .. }) => rows.div_ceil(10),
+        filter if is_flag(filter) => rows,
         _ => rows.div_ceil(3),
     })
+}
+
+/// A boolean column by itself, such as `trainable`: it tells exceptions, so most rows pass.
+pub(super) fn is_flag(filter: &Expr) -> bool {
+    match filter {
+        Expr::Column(_) => true,
+        Expr::Not(inner) | Expr::IsTrue(inner) | Expr::IsFalse(inner) => matches!(**inner, Expr::Column(_)),
+        _ => false,
+    }
 }
 
 /// Columns of which a value names one row or a few.

@@ -41,6 +41,8 @@ pub(super) struct ScanPlan {
     /// The columns that come out.
     pub(super) schema: SchemaRef,
     pub(super) filter: Option<String>,
+    /// Whether the filter is of the kind that most rows pass.
+    pub(super) most_match: bool,
     pub(super) batch_rows: usize,
     pub(super) partitions: Vec<Vec<Fragment>>,
     pub(super) excluded: ExcludedRows,
@@ -91,10 +93,16 @@ impl LakeScan {
             // rows are counted, no value is wanted: read the cheapest column that every table has first
             columns.push(plan.table.schema().field(0).name().clone());
         }
+        let mut most_match = plan.most_match;
         let filter = match (plan.filter.clone(), dynamic_predicate(&self.dynamic, &plan.schema)) {
             (_, Lowered::Nothing) => return None,
-            (Some(fixed), Lowered::Sql(dynamic)) => Some(format!("{fixed} AND {dynamic}")),
-            (None, Lowered::Sql(dynamic)) => Some(dynamic),
+            (fixed, Lowered::Sql(dynamic)) => {
+                most_match = false;
+                Some(match fixed {
+                    Some(fixed) => format!("{fixed} AND {dynamic}"),
+                    None => dynamic,
+                })
+            }
             (fixed, Lowered::Anything) => fixed,
         };
         Some(ScanRequest {
@@ -107,6 +115,7 @@ impl LakeScan {
             fragments: (plan.partitions.len() > 1).then(|| plan.partitions[partition].iter().map(|f| f.id).collect()),
             batch_rows: plan.batch_rows,
             row_address: !plan.excluded.is_empty(),
+            most_match,
         })
     }
 }

@@ -25,6 +25,7 @@ impl LakeSource for Snapshot {
             fragments: request.fragments,
             batch_rows: request.batch_rows,
             row_address: request.row_address,
+            most_match: request.most_match,
             unordered: false,
         };
         let batches = Self::scan(self, request.table, options).await.map_err(failed)?;
@@ -35,10 +36,16 @@ impl LakeSource for Snapshot {
         let rows = match table {
             Table::Trajectories => self.superseded().await,
             Table::Contents | Table::Quarantine => self.duplicates(table).await,
-            // the view of weight versions takes the first of each itself; the others have no copies
-            Table::WeightVersions | Table::Steps | Table::Rewards | Table::IngestLog | Table::Snapshots => {
-                return Ok(ExcludedRows::default());
-            }
+            // the views of weight versions, plans and streamed take the first of each themselves; the others have no
+            // copies
+            Table::WeightVersions
+            | Table::Steps
+            | Table::Rewards
+            | Table::IngestLog
+            | Table::Snapshots
+            | Table::Batches
+            | Table::Plans
+            | Table::Streamed => return Ok(ExcludedRows::default()),
         };
         rows.map(ExcludedRows::from).map_err(failed)
     }

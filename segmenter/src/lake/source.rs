@@ -41,6 +41,8 @@ pub struct ScanRequest {
     pub batch_rows: usize,
     /// Whether to add [`ROW_ADDRESS`] (UInt64) as the last column.
     pub row_address: bool,
+    /// Whether most rows are expected to match the filter, so that looking for them first is not worth it.
+    pub most_match: bool,
 }
 
 /// Row addresses of rows that a reader must not see. Cheap to clone.

@@ -6,14 +6,13 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::{Constraint, Constraints};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use dressage_schemas::Table;
 use tokio::runtime::Handle;
 
-use super::predicate::{kept_rows_estimate, sql_predicate};
+use super::predicate::{is_flag, kept_rows_estimate, sql_predicate};
 use super::scan::{LakeScan, ScanPlan};
 use super::source::{ExcludedRows, Fragment, LakeSource};
 
@@ -39,7 +38,6 @@ pub(crate) struct LakeTable {
     table: Table,
     rows: Rows,
     schema: SchemaRef,
-    constraints: Option<Constraints>,
     io: Handle,
 }
 
@@ -48,10 +46,7 @@ impl LakeTable {
     pub(crate) fn new(source: Arc<dyn LakeSource>, table: Table, rows: Rows, io: Handle) -> Self {
         // without the schema's metadata, which would travel into every result
         let schema = Arc::new(Schema::new(table.schema().fields().clone()));
-        // one effective row a trajectory: lets filters on its columns pass below windows that are partitioned by the key
-        let constraints = (table == Table::Trajectories && rows == Rows::Effective)
-            .then(|| Constraints::new_unverified(vec![Constraint::PrimaryKey(vec![0])]));
-        Self { source, table, rows, schema, constraints, io }
+        Self { source, table, rows, schema, io }
     }
 
     async fn excluded(&self) -> Result<ExcludedRows> {
@@ -69,10 +64,6 @@ impl LakeTable {
 impl TableProvider for LakeTable {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
-    }
-
-    fn constraints(&self) -> Option<&Constraints> {
-        self.constraints.as_ref()
     }
 
     fn table_type(&self) -> TableType {
@@ -128,6 +119,7 @@ impl TableProvider for LakeTable {
             batch_rows: batch_rows(self.table, &schema, state.config().batch_size()),
             schema,
             filter: (!predicates.is_empty()).then(|| predicates.join(" AND ")),
+            most_match: filters.iter().all(is_flag),
             partitions: partitions(fragments, target),
             excluded,
             rows,

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::columns::Columns;
 use super::load::Contents;
+use crate::columns::Columns;
 use crate::error::Result;
 
 /// The key under which a message's body names an inlined file.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use arrow::array::RecordBatch;
 
-use super::columns::Columns;
 use super::conversation::{self, Message};
+use crate::columns::Columns;
 use crate::error::Result;
 use crate::session::Session;
 

@@ -11,17 +11,16 @@
 //! Memory holds one chunk: its payload is bounded by [`RolloutOptions::chunk_tokens_max`], or is one trajectory.
 
 mod assemble;
-mod columns;
 mod conversation;
 mod load;
 
 use arrow::array::RecordBatch;
 use dressage_schemas::tables::rollout;
 
+use crate::columns::Columns;
 use crate::error::{Error, Result};
 use crate::query::QueryStream;
 use crate::session::Session;
-use columns::Columns;
 
 pub use conversation::base64;
 

@@ -1,7 +1,14 @@
 //! The views: which `.sql` file stands for which name, and what its header says about it.
 //!
-//! A view with several files has one for the plain case, which costs nothing extra, and one for stores that need more.
-//! Which one applies is a question about the store ([`Question`]), asked when the view is first used.
+//! A view with several files has one for the plain case, which costs nothing extra, and others for what needs more.
+//! Which one applies is a question about the store ([`Question`]) or follows from the session's settings ([`choice`]);
+//! it is decided when the view is first used.
+
+mod choice;
+
+use crate::error::Result;
+use crate::training::Role;
+pub(crate) use choice::Given;
 
 /// A question about the store whose answer chooses between two files of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,18 +25,30 @@ pub(crate) struct BuiltinView {
     pub(crate) name: &'static str,
     /// Not for users: parts that other views share, in schema `internal`.
     pub(crate) internal: bool,
-    /// The definition for the plain case.
-    pub(crate) sql: &'static str,
-    /// The question, and the definition if its answer is yes.
-    pub(crate) otherwise: Option<(Question, &'static str)>,
+    pub(crate) definition: Definition,
+}
+
+/// Where a view's definition comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Definition {
+    /// One file.
+    One(&'static str),
+    /// A file for the plain case, and one for stores of which the question is true.
+    Asked(&'static str, Question, &'static str),
+    /// A file that the session's settings choose, or one of the user's for this role.
+    Set(Option<Role>, fn(&Given) -> Result<String>),
 }
 
 const fn view(name: &'static str, sql: &'static str) -> BuiltinView {
-    BuiltinView { name, internal: false, sql, otherwise: None }
+    BuiltinView { name, internal: false, definition: Definition::One(sql) }
 }
 
-const fn choice(name: &'static str, sql: &'static str, question: Question, otherwise: &'static str) -> BuiltinView {
-    BuiltinView { name, internal: false, sql, otherwise: Some((question, otherwise)) }
+const fn asked(name: &'static str, sql: &'static str, question: Question, otherwise: &'static str) -> BuiltinView {
+    BuiltinView { name, internal: false, definition: Definition::Asked(sql, question, otherwise) }
+}
+
+const fn set(name: &'static str, role: Option<Role>, choose: fn(&Given) -> Result<String>) -> BuiltinView {
+    BuiltinView { name, internal: false, definition: Definition::Set(role, choose) }
 }
 
 const fn shared(view: BuiltinView) -> BuiltinView {
@@ -38,35 +57,48 @@ const fn shared(view: BuiltinView) -> BuiltinView {
 
 /// All built-in views, in the order in which a person reads them.
 pub(crate) const BUILTIN: &[BuiltinView] = &[
-    choice(
+    asked(
         "trajectories",
-        include_str!("trajectories_recorded.sql"),
+        include_str!("../../sql/trajectories_recorded.sql"),
         Question::GradedLater,
-        include_str!("trajectories_graded.sql"),
+        include_str!("../../sql/trajectories_graded.sql"),
     ),
-    view("steps", include_str!("steps.sql")),
-    choice(
+    view("steps", include_str!("../../sql/steps.sql")),
+    asked(
         "segments",
-        include_str!("segments_given.sql"),
+        include_str!("../../sql/segments_given.sql"),
         Question::StepsRecorded,
-        include_str!("segments_recorded.sql"),
+        include_str!("../../sql/segments_recorded.sql"),
     ),
-    view("groups", include_str!("groups.sql")),
-    view("messages", include_str!("messages.sql")),
-    view("rewards", include_str!("rewards.sql")),
-    view("contents", include_str!("contents.sql")),
-    view("weight_versions", include_str!("weight_versions.sql")),
-    view("snapshots", include_str!("snapshots.sql")),
-    view("ingest_log", include_str!("ingest_log.sql")),
-    view("quarantine", include_str!("quarantine.sql")),
-    view("tables", include_str!("tables.sql")),
-    view("columns", include_str!("columns.sql")),
-    shared(choice(
+    view("groups", include_str!("../../sql/groups.sql")),
+    set("anchors", None, choice::anchors),
+    view("samples", include_str!("../../sql/samples.sql")),
+    view("drops", include_str!("../../sql/drops.sql")),
+    view("messages", include_str!("../../sql/messages.sql")),
+    view("rewards", include_str!("../../sql/rewards.sql")),
+    view("contents", include_str!("../../sql/contents.sql")),
+    view("weight_versions", include_str!("../../sql/weight_versions.sql")),
+    view("snapshots", include_str!("../../sql/snapshots.sql")),
+    view("plans", include_str!("../../sql/plans.sql")),
+    view("batches", include_str!("../../sql/batches.sql")),
+    view("streamed", include_str!("../../sql/streamed.sql")),
+    view("ingest_log", include_str!("../../sql/ingest_log.sql")),
+    view("quarantine", include_str!("../../sql/quarantine.sql")),
+    view("tables", include_str!("../../sql/tables.sql")),
+    view("columns", include_str!("../../sql/columns.sql")),
+    shared(asked(
         "numbered_steps",
-        include_str!("numbered_steps_given.sql"),
+        include_str!("../../sql/numbered_steps_given.sql"),
         Question::StepsRecorded,
-        include_str!("numbered_steps_recorded.sql"),
+        include_str!("../../sql/numbered_steps_recorded.sql"),
     )),
+    shared(view("observed_versions", include_str!("../../sql/observed_versions.sql"))),
+    shared(set("candidates", None, choice::candidates)),
+    shared(set("kept", Some(Role::Filter), choice::kept)),
+    shared(view("kept_segments", include_str!("../../sql/kept_segments.sql"))),
+    shared(set("advantages", Some(Role::Estimator), choice::advantages)),
+    shared(set("rated", Some(Role::Estimator), choice::rated)),
+    shared(set("weighed", None, choice::weighed)),
 ];
 
 /// The built-in view of that name.
@@ -127,7 +159,8 @@ mod tests {
     #[test]
     fn every_view_for_users_says_what_it_is() {
         for view in BUILTIN {
-            let header = Header::parse(view.sql);
+            let (Definition::One(sql) | Definition::Asked(sql, ..)) = view.definition else { continue };
+            let header = Header::parse(sql);
             assert!(header.doc.ends_with('.') && header.doc.len() > 20, "{}: {:?}", view.name, header.doc);
         }
     }

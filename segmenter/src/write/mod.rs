@@ -114,6 +114,12 @@ fn failed(format: Format, error: DataFusionError) -> Error {
     }
 }
 
+/// The error of a message that ends in `(os error N)`.
+fn os_error(text: &str) -> Option<std::io::Error> {
+    let number = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
+    number.parse().ok().map(std::io::Error::from_raw_os_error)
+}
+
 fn io_error(error: DataFusionError) -> Result<std::io::Error, DataFusionError> {
     use arrow::error::ArrowError;
     match error {
@@ -123,6 +129,11 @@ fn io_error(error: DataFusionError) -> Result<std::io::Error, DataFusionError> {
             ArrowError::ExternalError(source) => match source.downcast::<std::io::Error>() {
                 Ok(source) => Ok(*source),
                 Err(source) => Err(DataFusionError::ArrowError(Box::new(ArrowError::ExternalError(source)), context)),
+            },
+            // the CSV writer keeps the text only
+            ArrowError::CsvError(text) => match os_error(&text) {
+                Some(source) => Ok(source),
+                None => Err(DataFusionError::ArrowError(Box::new(ArrowError::CsvError(text)), context)),
             },
             other => Err(DataFusionError::ArrowError(Box::new(other), context)),
         },

@@ -50,6 +50,16 @@ async fn a_filter_on_a_trajectory_becomes_a_key_look_up_in_steps() {
     }
 }
 
+/// The engine derives from a declared key that a column computed in front of it is one: these two would be the same group.
+#[tokio::test]
+async fn groups_of_a_computed_column_stay_apart() {
+    let session = session(&lake());
+    let sql = "WITH x AS (SELECT reward * 2 AS twice, group_id, trajectory_key FROM trajectories) \
+               SELECT group_id, count(trajectory_key) FROM x GROUP BY group_id, twice ORDER BY 2";
+    let expected = ["group-1|1", "group-1|1", "group-1|1", "group-1|1"];
+    assert_eq!(rows(&session, sql).await, expected);
+}
+
 #[tokio::test]
 async fn nothing_is_scanned_for_a_trajectory_that_is_not_there() {
     let lake = lake();

@@ -1,7 +1,9 @@
 //! Runs `tests/slt/*.slt`: what views and functions give, written so that a person who trains can read and extend it.
 //!
-//! Each file runs over the fixture (see `fixture.rs` for its trajectories), in a session of its own.
-//! `SLT_COMPLETE=1` writes the results found into the files; look at the difference before keeping it.
+//! Each file runs over the fixture (see `fixture.rs` for its trajectories), or if its name begins with `training`, over
+//! that of `training_lake.rs`, in a session of its own.
+//! `{loss_weights/token_mean.sql}` stands for the text of that file of `sql/`: loss weights are no views, the planner runs
+//! them over its own relation. `SLT_COMPLETE=1` writes the results found into the files; look at the difference before keeping it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +14,7 @@ use dressage_segmenter::{Error, Outcome, Session};
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
 
 use crate::fixture::{chain, lake, session};
+use crate::training_lake::training_lake;
 
 /// A session as the runner wants it.
 struct Database(Session);
@@ -36,7 +39,7 @@ impl AsyncDB for Database {
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Failed> {
         let mut output = DBOutput::StatementComplete(0);
         let failed = |e: Error| Failed(chain(&e));
-        for statement in self.0.parse(sql).map_err(failed)? {
+        for statement in self.0.parse(&with_files(sql)).map_err(failed)? {
             let Outcome::Rows(query) = self.0.execute(statement).await.map_err(failed)? else { continue };
             let types = query.schema().fields().iter().map(|f| column_type(f.data_type())).collect();
             let mut rows = Vec::new();
@@ -54,6 +57,18 @@ impl AsyncDB for Database {
     fn engine_name(&self) -> &str {
         "dressage"
     }
+}
+
+/// A query with the files of `sql/` that it names put in their places.
+fn with_files(sql: &str) -> String {
+    let mut text = sql.to_owned();
+    while let Some((before, rest)) = text.split_once("{loss_weights/") {
+        let (name, after) = rest.split_once('}').expect("a name in braces");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/loss_weights").join(name);
+        let file = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        text = format!("{before}{file}{after}");
+    }
+    text
 }
 
 fn column_type(data_type: &DataType) -> DefaultColumnType {
@@ -90,7 +105,9 @@ async fn every_slt_file_holds() {
     let files = files();
     assert!(files.len() >= 4, "the .slt files are missing");
     for file in files {
-        let mut runner = Runner::new(|| async { Ok(Database(session(&lake()))) });
+        let training = file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("training"));
+        let lake = if training { training_lake() } else { lake() };
+        let mut runner = Runner::new(|| async { Ok(Database(session(&lake))) });
         if std::env::var_os("SLT_COMPLETE").is_some() {
             let (normalizer, validator) = (sqllogictest::default_normalizer, sqllogictest::default_validator);
             runner

@@ -12,6 +12,7 @@ use crate::fixture::{lake, rows, session};
 /// Everything of a table, as one scan gives it.
 async fn all(lake: &MemoryLake, table: Table) -> Vec<arrow::array::RecordBatch> {
     let request = ScanRequest {
+        most_match: false,
         table,
         columns: table.schema().fields().iter().map(|f| f.name().clone()).collect(),
         filter: None,

@@ -1,4 +1,4 @@
--- Where every trajectory came from: source, byte range and hash, one row a copy that was stored.
+-- Where every trajectory came from: source, byte range and hash, one row a place where it was read.
 --
 -- trajectory_id   the recorder's id, of the trajectory in force
 -- run_id          the run
@@ -7,7 +7,7 @@
 -- byte_offset     where its bytes start in the decompressed file
 -- byte_length     how many there are
 -- record_hash     hash of those bytes
--- outcome         new or updated
+-- outcome         new, updated, or unchanged: the store had it already
 -- logged_at       when
 -- in_force        whether the copy read here is the one that counts
 -- trajectory_key  integer key that joins the tables

@@ -8,7 +8,8 @@ WITH owned AS (
     t.trajectory_id, t.run_id, t.instance_id, t.group_id, t.status,
     t.trajectory_key, t.write_id, s.step_index, s.segment_index AS given_segment_index,
     s.turn_id, s.lineage_id, s.lineage_index, s.route, s.base_step, s.boundary, s.boundary_reasons, s.finish_reason,
-    coalesce(s.model, t.model) AS model, s.weight_version, s.n_context_tokens, s.n_output_tokens, s.mask_spans,
+    coalesce(s.model, t.model) AS model, s.weight_version, s.n_context_tokens, s.n_output_tokens,
+    s.n_context_tokens + s.n_output_tokens AS n_step_tokens, s.mask_spans,
     s.version_spans, s.mask_nonlast_version, s.trainable, s.flags, s.usage_input_tokens, s.usage_output_tokens,
     s.created_at, s.messages, s.n_context_messages, s.tools, s.extra, s.token_ids, s.logprobs, s.routed_experts
   FROM stored.trajectories AS t
@@ -32,7 +33,7 @@ SELECT
     ) - 1, 'Int32')
   ) AS segment_index,
   starts_segment, turn_id, lineage_id, lineage_index, route, base_step, boundary, boundary_reasons, finish_reason,
-  model, weight_version, n_context_tokens, n_output_tokens, mask_spans, version_spans, mask_nonlast_version,
+  model, weight_version, n_context_tokens, n_output_tokens, n_step_tokens, mask_spans, version_spans, mask_nonlast_version,
   trainable, flags, usage_input_tokens, usage_output_tokens, created_at, messages, n_context_messages, tools, extra,
   token_ids, logprobs, routed_experts
 FROM started

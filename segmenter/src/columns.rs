@@ -13,75 +13,80 @@ use arrow::datatypes::{
 use crate::error::{Error, Result};
 
 /// The columns of a batch. Each is read as one type only, and cast to it once.
-pub(super) struct Columns<'a> {
+pub(crate) struct Columns<'a> {
     batch: &'a RecordBatch,
     casts: RefCell<HashMap<&'static str, ArrayRef>>,
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(batch: &'a RecordBatch) -> Self {
+    pub(crate) fn of(batch: &'a RecordBatch) -> Self {
         Self { batch, casts: RefCell::default() }
     }
 
-    pub(super) fn text(&self, name: &'static str, row: usize) -> Result<Option<String>> {
+    pub(crate) fn text(&self, name: &'static str, row: usize) -> Result<Option<String>> {
         let column = self.cast(name, &DataType::LargeUtf8)?;
         let column = column.as_string::<i64>();
         Ok(column.is_valid(row).then(|| column.value(row).to_owned()))
     }
 
-    pub(super) fn needed_text(&self, name: &'static str, row: usize) -> Result<String> {
+    pub(crate) fn needed_text(&self, name: &'static str, row: usize) -> Result<String> {
         self.text(name, row)?.ok_or_else(|| shape(name, "is null"))
     }
 
-    pub(super) fn int(&self, name: &'static str, row: usize) -> Result<Option<i64>> {
+    pub(crate) fn int(&self, name: &'static str, row: usize) -> Result<Option<i64>> {
         let column = self.cast(name, &DataType::Int64)?;
         let column = column.as_primitive::<Int64Type>();
         Ok(column.is_valid(row).then(|| column.value(row)))
     }
 
-    pub(super) fn needed_int(&self, name: &'static str, row: usize) -> Result<i64> {
+    pub(crate) fn needed_int(&self, name: &'static str, row: usize) -> Result<i64> {
         self.int(name, row)?.ok_or_else(|| shape(name, "is null"))
     }
 
-    pub(super) fn number(&self, name: &'static str, row: usize) -> Result<Option<f64>> {
+    /// An integer that must fit 32 bits, such as an index.
+    pub(crate) fn needed_small(&self, name: &'static str, row: usize) -> Result<i32> {
+        i32::try_from(self.needed_int(name, row)?).map_err(|_| shape(name, "is out of range"))
+    }
+
+    pub(crate) fn number(&self, name: &'static str, row: usize) -> Result<Option<f64>> {
         let column = self.cast(name, &DataType::Float64)?;
         let column = column.as_primitive::<Float64Type>();
         Ok(column.is_valid(row).then(|| column.value(row)))
     }
 
-    pub(super) fn truth(&self, name: &'static str, row: usize) -> Result<bool> {
+    pub(crate) fn truth(&self, name: &'static str, row: usize) -> Result<bool> {
         let column = self.cast(name, &DataType::Boolean)?;
         let column = column.as_boolean();
         Ok(column.is_valid(row) && column.value(row))
     }
 
-    pub(super) fn time(&self, name: &'static str, row: usize) -> Result<Option<i64>> {
+    pub(crate) fn time(&self, name: &'static str, row: usize) -> Result<Option<i64>> {
         let column = self.cast(name, &DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())))?;
         let column = column.as_primitive::<TimestampMicrosecondType>();
         Ok(column.is_valid(row).then(|| column.value(row)))
     }
 
-    pub(super) fn bytes(&self, name: &'static str, row: usize) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn bytes(&self, name: &'static str, row: usize) -> Result<Option<Vec<u8>>> {
         let column = self.cast(name, &DataType::LargeBinary)?;
         let column = column.as_binary::<i64>();
         Ok(column.is_valid(row).then(|| column.value(row).to_vec()))
     }
 
-    pub(super) fn ints(&self, name: &'static str, row: usize) -> Result<Option<Vec<i32>>> {
+    pub(crate) fn ints(&self, name: &'static str, row: usize) -> Result<Option<Vec<i32>>> {
         Ok(self.list(name, row, DataType::Int32)?.map(|l| l.as_primitive::<Int32Type>().values().to_vec()))
     }
 
-    pub(super) fn floats(&self, name: &'static str, row: usize) -> Result<Option<Vec<f32>>> {
+    pub(crate) fn floats(&self, name: &'static str, row: usize) -> Result<Option<Vec<f32>>> {
         Ok(self.list(name, row, DataType::Float32)?.map(|l| l.as_primitive::<Float32Type>().values().to_vec()))
     }
 
-    pub(super) fn texts(&self, name: &'static str, row: usize) -> Result<Vec<String>> {
+    pub(crate) fn texts(&self, name: &'static str, row: usize) -> Result<Vec<String>> {
         let list = self.list(name, row, DataType::Utf8)?;
         Ok(list.map(|l| l.as_string::<i32>().iter().flatten().map(str::to_owned).collect()).unwrap_or_default())
     }
 
     /// `version_spans`: (version, tokens) runs.
-    pub(super) fn version_spans(&self, name: &'static str, row: usize) -> Result<Option<Vec<(String, i32)>>> {
+    pub(crate) fn version_spans(&self, name: &'static str, row: usize) -> Result<Option<Vec<(String, i32)>>> {
         let column = self.column(name)?;
         if column.is_null(row) {
             return Ok(None);

@@ -1,0 +1,3 @@
+-- ppo: the reward as it is; a critic of the trainer turns it into per-token advantages.
+SELECT trajectory_key, reward AS advantage
+FROM anchors

@@ -1,0 +1,3 @@
+-- reinforce: the reward as it is.
+SELECT trajectory_key, reward AS advantage
+FROM anchors
