@@ -1,0 +1,8 @@
+//! The only place with `unsafe`: libtorch's functions that tch does not wrap, and files mapped into memory.
+
+mod mapped;
+mod torch;
+
+pub(crate) use mapped::MappedFile;
+pub(crate) use torch::{AdamwStep, backward, fused_adamw, global_norm, scale, set_gradient};
+pub use torch::{DeviceMemory, RngState, device_memory, reset_device_memory};

@@ -1,0 +1,7 @@
+//! From gradients to better weights: AdamW, clipping by the global norm, and learning-rate schedules.
+
+mod adamw;
+mod schedule;
+
+pub use adamw::{AdamW, AdamWSettings, NamedState, StepOutcome};
+pub use schedule::{Schedule, ScheduleShape};

@@ -1,0 +1,88 @@
+//! What can be wrong with a setting.
+
+use dressage_schemas::ErrorKind;
+
+/// Why settings are refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A value that cannot be.
+    #[error("[{section}] {key} = {value}: must be {expected}")]
+    Value {
+        /// The section of the file.
+        section: &'static str,
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: f64,
+        /// What can be.
+        expected: &'static str,
+    },
+    /// A key that the chosen kind does not read.
+    #[error("[{section}] {key}: not read by kind = \"{kind}\", only by {readers}")]
+    NotRead {
+        /// The section of the file.
+        section: &'static str,
+        /// The key.
+        key: &'static str,
+        /// The chosen kind.
+        kind: &'static str,
+        /// The kinds that read it.
+        readers: &'static str,
+    },
+    /// Bounds the wrong way round.
+    #[error("[{section}] lower = {lower}, upper = {upper}: lower must be below upper")]
+    Bounds {
+        /// The section of the file.
+        section: &'static str,
+        /// The lower one.
+        lower: f64,
+        /// The upper one.
+        upper: f64,
+    },
+    /// A correction of a ratio that has the rollout's log-probs in its denominator already.
+    #[error(
+        "[correction] kind = \"{kind}\" with [loss] old_logprobs = \"rollout\": that ratio is over the rollout's log-probs \
+         already; set old_logprobs = \"recomputed\" or kind = \"none\""
+    )]
+    CorrectedTwice {
+        /// The correction.
+        kind: &'static str,
+    },
+    /// A correction of a loss that has no policy.
+    #[error(
+        "[correction] kind = \"{kind}\" with [loss] kind = \"cross_entropy\": supervised loss is not corrected; set kind = \"none\""
+    )]
+    CorrectsSupervised {
+        /// The correction.
+        kind: &'static str,
+    },
+}
+
+impl SettingsError {
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Value { .. }
+            | Self::NotRead { .. }
+            | Self::Bounds { .. }
+            | Self::CorrectedTwice { .. }
+            | Self::CorrectsSupervised { .. } => ErrorKind::Invalid,
+        }
+    }
+}
+
+/// `value` if `allowed` holds for it; never for NaN.
+pub(super) fn number(
+    section: &'static str,
+    key: &'static str,
+    value: f64,
+    allowed: impl Fn(f64) -> bool,
+    expected: &'static str,
+) -> Result<f64, SettingsError> {
+    if value.is_finite() && allowed(value) {
+        Ok(value)
+    } else {
+        Err(SettingsError::Value { section, key, value, expected })
+    }
+}
