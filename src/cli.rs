@@ -25,6 +25,7 @@ Exit codes:
   2  fix the input or a setting  8  stored data is not what it should be: look
   3  not found: check the name   9  finished, but some records went to quarantine
   4  somebody else changed it: run it again
+  130  stopped by Ctrl-C
 
 Examples:
   dressage ingest ./rollouts                          read every file of a folder into ./store
@@ -94,6 +95,10 @@ pub(crate) enum Command {
     Show(commands::show::ShowArgs),
     Stats(commands::stats::StatsArgs),
     Export(commands::export::ExportArgs),
+    Batches(commands::batches::BatchesArgs),
+    Replay(commands::replay::ReplayArgs),
+    Explain(commands::explain::ExplainArgs),
+    Plan(commands::plan::PlanArgs),
     Store(commands::store::StoreArgs),
     Doctor(commands::doctor::DoctorArgs),
     Synth(commands::synth::SynthArgs),

@@ -12,6 +12,9 @@ pub(crate) const EXIT_QUARANTINED: u8 = 9;
 /// Exit code of a check that ran well and found something wrong with what it looked at.
 pub(crate) const EXIT_FINDINGS: u8 = 8;
 
+/// Exit code of a command that was stopped by Ctrl-C, as shells have it.
+pub(crate) const EXIT_STOPPED: u8 = 130;
+
 /// How a command that did not fail ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -21,6 +24,8 @@ pub(crate) enum Outcome {
     Quarantined,
     /// A check found something wrong.
     Findings,
+    /// Stopped by Ctrl-C, in good order.
+    Stopped,
 }
 
 impl Outcome {
@@ -30,6 +35,7 @@ impl Outcome {
             Self::Done => ExitCode::SUCCESS,
             Self::Quarantined => ExitCode::from(EXIT_QUARANTINED),
             Self::Findings => ExitCode::from(EXIT_FINDINGS),
+            Self::Stopped => ExitCode::from(EXIT_STOPPED),
         }
     }
 }

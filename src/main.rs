@@ -16,6 +16,7 @@
 mod cli;
 mod commands;
 mod failure;
+mod interrupt;
 mod output;
 mod rows;
 mod settings;

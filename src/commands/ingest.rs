@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Context;
 use super::store_access::block_on;
 use crate::failure::Outcome;
+use crate::interrupt;
 use crate::output::{Output, bytes_text, grouped};
 use crate::settings::{ByteCount, Settings, TimeSpan, key_value, set};
 
@@ -22,7 +23,8 @@ use crate::settings::{ByteCount, Settings, TimeSpan, key_value, set};
 /// Reads files, folders, globs, `-` (standard input) and s3:// objects; .gz, .zst and zip members are opened on the
 /// way. What a file is, is told by its content. A store that does not exist yet is made. Reading the same thing again
 /// changes nothing; a longer copy of a trajectory replaces the shorter one. What cannot be read goes to the
-/// `quarantine` table with its reason, and the exit code is then 9.
+/// `quarantine` table with its reason, and the exit code is then 9. Ctrl-C commits what was read and ends with 130; the
+/// same command goes on from there.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -99,7 +101,8 @@ pub(crate) fn run(mut context: Context, args: &IngestArgs) -> Result<Outcome> {
     let report = block_on(async {
         let lake = open_or_init(&context, &settings).await?;
         let bar = Bar::new(output);
-        let report = dressage_ingest::ingest(&lake, wanted, &bar).await;
+        let stop = interrupt::listen(output, "stopping: committing what was read (once more ends it at once)", None);
+        let report = dressage_ingest::ingest(&lake, wanted, &bar, stop.asked()).await;
         bar.finish();
         Ok(report?)
     })?;
@@ -108,10 +111,22 @@ pub(crate) fn run(mut context: Context, args: &IngestArgs) -> Result<Outcome> {
     } else {
         output.text(&summary(&report))?;
         if report.quarantined > 0 {
-            output.note(
-                "what was refused and why: dressage sql \"select source, line, rule, reason from quarantine limit 20\"",
-            );
+            // with the store as it was named: the hint is there to be pasted
+            let store = if settings.store == Settings::default().store {
+                String::new()
+            } else {
+                format!(" --store {}", shell_word(&settings.store))
+            };
+            output.note(&format!(
+                "what was refused and why: dressage sql{store} \"select source, line, rule, reason from quarantine limit 20\""
+            ));
         }
+    }
+    if report.stopped {
+        output.note(
+            "stopped before the end; what is counted here is in the store, and the same command goes on from there",
+        );
+        return Ok(Outcome::Stopped);
     }
     Ok(if report.quarantined > 0 { Outcome::Quarantined } else { Outcome::Done })
 }
@@ -228,6 +243,16 @@ fn summary(report: &IngestReport) -> String {
         bytes_text(report.peak_rss_bytes)
     ));
     text
+}
+
+/// A word as a shell takes it.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | ':' | '@' | '%' | '+' | '=');
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 fn counted(n: u64, what: &str) -> String {

@@ -1,12 +1,16 @@
 //! One file a command. Each takes its arguments and a [`Context`], and calls the rooms.
 
+pub(crate) mod batches;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;
+pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod ingest;
 pub(crate) mod ls;
+pub(crate) mod plan;
 pub(crate) mod reference_pages;
+pub(crate) mod replay;
 pub(crate) mod show;
 pub(crate) mod sql;
 pub(crate) mod stats;
@@ -51,6 +55,10 @@ pub(crate) fn run(cli: Cli) -> Result<Outcome> {
         Command::Show(args) => show::run(context, &args),
         Command::Stats(args) => stats::run(context, &args),
         Command::Export(args) => export::run(context, &args),
+        Command::Batches(args) => batches::run(context, &args),
+        Command::Replay(args) => replay::run(&context, &args),
+        Command::Explain(args) => explain::run(&context, &args),
+        Command::Plan(args) => plan::run(context, &args),
         Command::Store(args) => store::run(&context, &args),
         Command::Doctor(args) => doctor::run(&context, &args),
         Command::Synth(args) => synth::run(&context, &args),

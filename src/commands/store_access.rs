@@ -27,9 +27,23 @@ pub(crate) struct QueryArgs {
     #[arg(long, value_name = "WHEN")]
     pub(crate) as_of: Option<String>,
 
-    /// Set a variable that views read, such as grader=judge-2
+    /// Set a variable that views read, such as grader=judge-2 or estimator=rloo
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) variables: Vec<(String, String)>,
+
+    /// How rewards become advantages: grpo, gspo, rloo, dr_grpo, reinforce_plus_plus_baseline, reinforce, ppo, or a file
+    ///
+    /// A file ends in .sql and holds one query over `anchors`, `groups` or `segments` that gives `trajectory_id`,
+    /// `advantage` and, if wanted, `segment_index`: see docs/estimators.md. Short for --set estimator=….
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) estimator: Vec<String>,
+
+    /// Keep only the trajectories or groups that this file's query gives
+    ///
+    /// A file that ends in .sql and holds one query that gives `trajectory_id` or `group_id`. It changes nobody's
+    /// advantage. Short for --set filter=….
+    #[arg(long, value_name = "FILE")]
+    pub(crate) filter: Option<String>,
 
     /// Memory that a query's operators may take [default: 512MiB]
     #[arg(long, value_name = "SIZE")]
@@ -61,6 +75,14 @@ impl Context {
 
     /// The settings in force for a command that reads.
     pub(crate) fn query_settings(&mut self, args: &QueryArgs) -> Result<Settings> {
+        if args.estimator.len() > 1 {
+            return Err(Failure::invalid("name one estimator: several are compared by `dressage plan --dry-run`"));
+        }
+        self.reading_settings(args)
+    }
+
+    /// The same, for a command that takes several estimators.
+    pub(crate) fn reading_settings(&mut self, args: &QueryArgs) -> Result<Settings> {
         self.layers.flag("sql.memory_limit", "--memory-limit", args.memory_limit)?;
         self.layers.flag("sql.time_limit", "--time-limit", args.time_limit)?;
         self.layers.flag("sql.tokenizer", "--tokenizer", args.tokenizer.as_ref())?;
@@ -102,15 +124,19 @@ pub(crate) fn session_settings(settings: &Settings, args: &QueryArgs) -> Session
     if let Some(tokenizer) = set(&settings.sql.tokenizer) {
         session.set.insert("tokenizer".to_owned(), tokenizer.to_owned());
     }
+    session.set.extend(settings.training_variables());
     if let Some(run) = &args.run {
         session.set.insert("run".to_owned(), run.clone());
     }
     session.set.extend(args.variables.iter().cloned());
+    for (name, value) in [("estimator", args.estimator.last()), ("filter", args.filter.as_ref())] {
+        session.set.extend(value.map(|value| (name.to_owned(), value.clone())));
+    }
     session
 }
 
 /// `3` is a snapshot's number, `2026-11-30…` a time, anything else a tag.
-fn parse_as_of(text: &str) -> Result<AsOf> {
+pub(crate) fn parse_as_of(text: &str) -> Result<AsOf> {
     if let Ok(id) = text.parse::<i64>() {
         return Ok(AsOf::Snapshot(id));
     }

@@ -7,8 +7,10 @@
 mod layers;
 mod units;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use dressage_segmenter::training_settings;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use layers::Layers;
@@ -28,6 +30,10 @@ pub(crate) struct Settings {
     pub(crate) ingest: Ingest,
     /// Asking questions.
     pub(crate) sql: Sql,
+    /// Streaming micro-batches.
+    pub(crate) batches: Batches,
+    /// How rollouts become samples: the variables of `docs/training-semantics.md`; an empty text is not set.
+    pub(crate) training: BTreeMap<String, toml::Value>,
 }
 
 impl Default for Settings {
@@ -38,7 +44,17 @@ impl Default for Settings {
             storage: Storage::default(),
             ingest: Ingest::default(),
             sql: Sql::default(),
+            batches: Batches::default(),
+            training: training_settings().map(|name| (name.to_owned(), toml::Value::String(String::new()))).collect(),
         }
+    }
+}
+
+impl Settings {
+    /// The variables that the section `training` sets.
+    pub(crate) fn training_variables(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.training.iter().map(move |(name, value)| (name.clone(), text(value))).filter(|(_, text)| !text.is_empty())
     }
 }
 
@@ -128,6 +144,20 @@ impl Default for Sql {
             pager: String::new(),
             history: String::new(),
         }
+    }
+}
+
+/// Streaming micro-batches.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Batches {
+    /// Memory for micro-batches that are read ahead of the consumer. More hides a slower store.
+    pub(crate) prefetch_bytes: ByteCount,
+}
+
+impl Default for Batches {
+    fn default() -> Self {
+        Self { prefetch_bytes: ByteCount(dressage_segmenter::StreamOptions::of_rank(0, 1).prefetch_bytes) }
     }
 }
 

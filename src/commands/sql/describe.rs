@@ -6,8 +6,24 @@ use dressage_segmenter::Session;
 use crate::failure::Failure;
 use crate::output;
 
+/// What a command of the prompt says that only looks; none where it is another one.
+pub(super) async fn command(session: &Session, command: &str) -> Result<Option<String>> {
+    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    let rest = rest.trim().trim_end_matches(';');
+    Ok(Some(match (name.trim_end_matches(';'), rest) {
+        ("d" | "dt" | "dv", "") => tables(session).await?,
+        ("d", name) => table(session, name).await?,
+        ("df", _) => functions(session),
+        ("set", "") => {
+            let variables = session.variables().into_iter().map(|(k, v)| vec![k, v]);
+            output::table(&["variable", "value"], &[], variables)
+        }
+        _ => return Ok(None),
+    }))
+}
+
 /// All tables and views with their first sentence.
-pub(super) async fn tables(session: &Session) -> Result<String> {
+async fn tables(session: &Session) -> Result<String> {
     let tables = session.tables().await?;
     let rows = tables.into_iter().map(|table| {
         let stored = table.schema == "stored";
@@ -18,7 +34,7 @@ pub(super) async fn tables(session: &Session) -> Result<String> {
 }
 
 /// One table's columns.
-pub(super) async fn table(session: &Session, name: &str) -> Result<String> {
+async fn table(session: &Session, name: &str) -> Result<String> {
     let Some(table) = session.table(name).await? else {
         return Err(Failure::not_found(format!("there is no table `{name}`; \\d lists them")));
     };
@@ -28,7 +44,7 @@ pub(super) async fn table(session: &Session, name: &str) -> Result<String> {
 }
 
 /// All functions: ours first.
-pub(super) fn functions(session: &Session) -> String {
+fn functions(session: &Session) -> String {
     let all = session.functions();
     let named = |ours: bool| {
         let names: Vec<&str> = all.iter().filter(|(_, own)| **own == ours).map(|(name, _)| name.as_str()).collect();

@@ -4,6 +4,7 @@ mod completion;
 mod describe;
 mod prompt;
 mod result;
+mod text;
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
@@ -19,8 +20,9 @@ use crate::settings::{Settings, key_value};
 
 /// Ask questions in SQL
 ///
-/// Tables: trajectories, steps, segments, messages, groups, rewards, contents, weight_versions, snapshots, ingest_log,
-/// quarantine; `\d` at the prompt lists them with their columns. Read-only: CREATE VIEW lasts for the session.
+/// Tables: trajectories, steps, segments, messages, groups, anchors, samples, drops, rewards, contents,
+/// weight_versions, plans, batches, snapshots, ingest_log, quarantine; `\d` lists them, `\d NAME` the columns of one.
+/// Read-only: CREATE VIEW lasts for the session.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -29,6 +31,7 @@ Examples:
   dressage sql -f views.sql \"select * from hard_ones\" --format csv > hard.csv
   dressage sql --attach tasks=tasks.parquet \"select * from trajectories join tasks using (instance_id)\"
   dressage sql --as-of nightly-7 --set grader=judge-2 \"select avg(reward) from trajectories\"
+  dressage sql --estimator rloo --set global_batch_size=128 \"select * from samples limit 5\"
   dressage sql --tokenizer qwen3.json \"select decode(token_ids) from steps limit 1\"")]
 pub(crate) struct SqlArgs {
     /// The query; without one, a prompt (or standard input, if that is no terminal)
@@ -109,26 +112,45 @@ pub(crate) fn run(mut context: Context, args: &SqlArgs) -> Result<Outcome> {
         let mut sink = result::Sink::new(format, args.output.clone());
         let timing = args.timing;
         let output = context.output;
-        session
-            .script::<anyhow::Error>(&text, async |outcome| {
-                match outcome {
-                    StatementOutcome::Rows(rows) => {
-                        let started = std::time::Instant::now();
-                        let printed = sink.write(rows).await?;
-                        if printed.truncated {
-                            output.note(&format!("cut after {} rows (--row-limit)", printed.rows));
-                        }
-                        if timing {
-                            output.note(&result::timing(printed.rows, started.elapsed()));
-                        }
-                    }
-                    StatementOutcome::Done(what) => output.note(&what),
+        for part in text::parts(&text) {
+            let statements = match part {
+                text::Part::Statements(statements) => statements,
+                text::Part::Command(command) => {
+                    let said = describe::command(&session, command).await?.ok_or_else(|| not_here(command))?;
+                    output.text(&said)?;
+                    continue;
                 }
-                Ok(())
-            })
-            .await
+            };
+            session
+                .script::<anyhow::Error>(statements, async |outcome| {
+                    match outcome {
+                        StatementOutcome::Rows(rows) => {
+                            let started = std::time::Instant::now();
+                            let printed = sink.write(rows).await?;
+                            if printed.truncated {
+                                output.note(&format!("cut after {} rows (--row-limit)", printed.rows));
+                            }
+                            if timing {
+                                output.note(&result::timing(printed.rows, started.elapsed()));
+                            }
+                        }
+                        StatementOutcome::Done(what) => output.note(&what),
+                    }
+                    Ok(())
+                })
+                .await?;
+        }
+        Ok(())
     })?;
     Ok(Outcome::Done)
+}
+
+fn not_here(command: &str) -> anyhow::Error {
+    let name = command.split_whitespace().next().unwrap_or_default();
+    Failure::invalid(format!(
+        "\\{name} is no SQL, and not one of the commands that work outside of the prompt: \\d, \\d NAME, \\df and \\set; \
+         `dressage sql` without a query is the prompt"
+    ))
 }
 
 async fn open(context: &Context, settings: &Settings, args: &SqlArgs, row_limit: Option<u64>) -> Result<Session> {

@@ -13,7 +13,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::{CompletionType, Editor};
 
 use super::completion::PromptHelper;
-use super::{ResultFormat, SqlArgs, describe, result};
+use super::{ResultFormat, SqlArgs, describe, result, text};
 use crate::commands::Context;
 use crate::failure::{Failure, Outcome};
 use crate::settings::{Settings, set};
@@ -59,7 +59,7 @@ pub(super) fn run(
     })?;
     let mut prompt = Prompt { context, settings, session, format, timing: args.timing };
     if !first.trim().is_empty() {
-        runtime.block_on(prompt.statements(first))?;
+        runtime.block_on(prompt.text(first))?;
     }
     let mut editor: Editor<PromptHelper, DefaultHistory> = Editor::new().context("cannot read from the terminal")?;
     editor.set_completion_type(CompletionType::List);
@@ -116,26 +116,16 @@ impl Prompt<'_> {
             }
             return self.statements(line).await;
         };
+        if let Some(text) = describe::command(&self.session, command).await? {
+            return self.page(text.as_bytes());
+        }
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim().trim_end_matches(';');
         match (name.trim_end_matches(';'), rest) {
             ("?" | "h" | "help", _) => self.context.output.text(HELP),
-            ("d" | "dt" | "dv", "") => {
-                let text = describe::tables(&self.session).await?;
-                self.page(text.as_bytes())
-            }
-            ("d", table) => {
-                let text = describe::table(&self.session, table).await?;
-                self.page(text.as_bytes())
-            }
-            ("df", _) => self.page(describe::functions(&self.session).as_bytes()),
             ("timing", _) => {
                 self.timing = !self.timing;
                 self.context.output.text(if self.timing { "timing is on" } else { "timing is off" })
-            }
-            ("set", "") => {
-                let variables = self.session.variables().into_iter().map(|(k, v)| vec![k, v]);
-                self.context.output.text(&crate::output::table(&["variable", "value"], &[], variables))
             }
             ("format", name) => {
                 use clap::ValueEnum;
@@ -151,10 +141,24 @@ impl Prompt<'_> {
             }
             ("i", file) if !file.is_empty() => {
                 let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-                self.statements(&text).await
+                self.text(&text).await
             }
             (other, _) => Err(Failure::invalid(format!("there is no command \\{other}; \\? lists them"))),
         }
+    }
+
+    /// Runs a file: statements, and commands that look at something.
+    async fn text(&self, text: &str) -> Result<()> {
+        for part in text::parts(text) {
+            match part {
+                text::Part::Statements(statements) => self.statements(statements).await?,
+                text::Part::Command(command) => {
+                    let said = describe::command(&self.session, command).await?;
+                    self.page(said.ok_or_else(|| super::not_here(command))?.as_bytes())?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Runs statements one after the other; Ctrl-C stops the one that runs.

@@ -1,6 +1,9 @@
 //! From files to answers: ingest, sql, ls, show, stats, export, store, as a user types them.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -84,6 +87,35 @@ fn standard_input_is_a_source() {
     let input = std::fs::File::open(folder.path().join("ours.jsonl")).expect("open");
     let report = finish(dressage(folder.path()).args(["ingest", "-", "--json"]).stdin(input)).exits(0).json();
     assert_eq!(report["trajectories_new"], 2);
+}
+
+#[test]
+fn ctrl_c_commits_what_came_through_a_pipe() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut child = dressage(folder.path())
+        .args(["ingest", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(OURS.as_bytes()).expect("it reads");
+    // the first words come when the store is there, and the pipe is read right after
+    let mut said = [0_u8; 4];
+    child.stderr.as_mut().expect("piped").read_exact(&mut said).expect("made a store");
+    std::thread::sleep(Duration::from_secs(1));
+    // SAFETY: the process is ours and not yet waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+    // the pipe stays open: nobody says that no more will come
+    let ended = child.wait_with_output().expect("ends");
+    drop(input);
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("goes on from there"), "{stderr}");
+    let report: Value = serde_json::from_slice(&ended.stdout).expect("a report");
+    assert_eq!((&report["stopped"], &report["trajectories_new"]), (&true.into(), &2.into()));
+    assert_eq!(sql(folder.path(), "select count(*) as n from trajectories")[0]["n"], 2);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command line: flags, settings, output and exit codes.
 
 mod lake;
+mod plan;
 mod plumbing;
-mod run;
+pub(crate) mod run;

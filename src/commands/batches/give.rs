@@ -1,0 +1,192 @@
+//! Giving micro-batches out: as an Arrow IPC stream, as JSON lines, or as a line each.
+
+use std::fs::File;
+use std::io::{self, Write, stdout};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use arrow::array::{ArrayRef, Int32Array, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::ipc::writer::StreamWriter;
+use dressage_segmenter::{MicroBatch, MicroBatches, StoredPlan};
+use serde::Serialize;
+
+use super::BatchFormat;
+use crate::output::grouped;
+
+/// Columns before those of the batch: which micro-batch it is.
+const PLACE: [&str; 3] = ["train_step", "dp_rank", "micro_batch"];
+
+/// What is said of a micro-batch without its payload.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Told {
+    pub(crate) train_step: i32,
+    pub(crate) dp_rank: u32,
+    pub(crate) micro_batch: i32,
+    pub(crate) n_samples: usize,
+    pub(crate) n_tokens: i64,
+    pub(crate) mask_sum: i64,
+    pub(crate) content_hash: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) experts_hash: Option<String>,
+}
+
+impl Told {
+    pub(crate) fn of(micro_batch: &MicroBatch) -> Self {
+        Self {
+            train_step: micro_batch.train_step,
+            dp_rank: micro_batch.dp_rank,
+            micro_batch: micro_batch.micro_batch,
+            n_samples: micro_batch.batch.num_rows(),
+            n_tokens: micro_batch.n_tokens,
+            mask_sum: micro_batch.mask_sum,
+            content_hash: micro_batch.content_hash.map(|hash| hash.to_string()),
+            experts_hash: micro_batch.experts_hash.map(|hash| hash.to_string()),
+        }
+    }
+}
+
+/// Where micro-batches go.
+pub(super) enum Giver {
+    Arrow {
+        writer: Box<StreamWriter<File>>,
+        schema: SchemaRef,
+    },
+    Json(Box<dyn Write>),
+    Summary {
+        out: Box<dyn Write>,
+        begun: bool,
+    },
+    /// Only the report at the end.
+    Silent,
+}
+
+impl Giver {
+    pub(super) fn create(
+        format: BatchFormat,
+        json: bool,
+        path: &Path,
+        plan: &StoredPlan,
+        stream: &MicroBatches,
+    ) -> Result<Self> {
+        let text = || -> Result<Box<dyn Write>> {
+            Ok(match path.as_os_str() == "-" {
+                true => Box::new(stdout()),
+                false => Box::new(create(path)?),
+            })
+        };
+        Ok(match format {
+            BatchFormat::Summary if json => Self::Silent,
+            BatchFormat::Summary => Self::Summary { out: text()?, begun: false },
+            BatchFormat::Json => Self::Json(text()?),
+            BatchFormat::Arrow => {
+                // the line buffer of stdout would look for newlines in every payload
+                let out = match path.as_os_str() == "-" {
+                    true => File::from(stdout().as_fd().try_clone_to_owned()?),
+                    false => create(path)?,
+                };
+                let schema = schema(plan, stream);
+                Self::Arrow { writer: Box::new(StreamWriter::try_new(out, &schema).map_err(ipc)?), schema }
+            }
+        })
+    }
+
+    pub(super) fn give(&mut self, micro_batch: &MicroBatch) -> Result<()> {
+        match self {
+            Self::Silent => {}
+            Self::Arrow { writer, schema } => writer.write(&placed(micro_batch, schema)?).map_err(ipc)?,
+            Self::Json(out) => {
+                #[derive(Serialize)]
+                struct Line {
+                    #[serde(flatten)]
+                    told: Told,
+                    samples: Vec<serde_json::Value>,
+                }
+                let line = Line { told: Told::of(micro_batch), samples: samples(&micro_batch.batch)? };
+                serde_json::to_writer(&mut *out, &line).map_err(io::Error::from)?;
+                out.write_all(b"\n")?;
+            }
+            Self::Summary { out, begun } => {
+                if !std::mem::replace(begun, true) {
+                    writeln!(
+                        out,
+                        "{:>10} {:>11} {:>8} {:>11} {:>11}  hash",
+                        "train_step", "micro_batch", "samples", "tokens", "trained"
+                    )?;
+                }
+                let told = Told::of(micro_batch);
+                writeln!(
+                    out,
+                    "{:>10} {:>11} {:>8} {:>11} {:>11}  {}{}",
+                    told.train_step,
+                    told.micro_batch,
+                    told.n_samples,
+                    grouped(told.n_tokens),
+                    grouped(told.mask_sum),
+                    told.content_hash.as_deref().unwrap_or("-"),
+                    told.experts_hash.map(|hash| format!(" experts {hash}")).unwrap_or_default(),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the stream; one that was stopped has no end mark, so that its reader does not take it for whole.
+    pub(super) fn finish(self, stopped: bool) -> Result<()> {
+        match self {
+            Self::Arrow { mut writer, .. } if !stopped => Ok(writer.finish().map_err(ipc)?),
+            Self::Json(mut out) | Self::Summary { mut out, .. } => Ok(out.flush()?),
+            Self::Arrow { .. } | Self::Silent => Ok(()),
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A failed write under its own kind, so that a reader that went away is told from a full disk.
+fn ipc(error: arrow::error::ArrowError) -> anyhow::Error {
+    match error {
+        arrow::error::ArrowError::IoError(_, source) => source.into(),
+        other => other.into(),
+    }
+}
+
+fn schema(plan: &StoredPlan, stream: &MicroBatches) -> SchemaRef {
+    let place = PLACE.map(|name| Arc::new(Field::new(name, DataType::Int32, false)));
+    let fields: Vec<_> = place.into_iter().chain(stream.schema().fields().iter().cloned()).collect();
+    let counts: Vec<String> = stream.micro_batch_counts().iter().map(ToString::to_string).collect();
+    let metadata = [
+        ("dressage:plan_id", plan.plan_id().to_owned()),
+        ("dressage:world_size", plan.world_size().to_string()),
+        ("dressage:micro_batches", counts.join(",")),
+    ];
+    Arc::new(Schema::new_with_metadata(fields, metadata.map(|(key, value)| (key.to_owned(), value)).into()))
+}
+
+/// The batch with the columns that say which one it is.
+fn placed(micro_batch: &MicroBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let rows = micro_batch.batch.num_rows();
+    let rank = i32::try_from(micro_batch.dp_rank).unwrap_or(i32::MAX);
+    let place = [micro_batch.train_step, rank, micro_batch.micro_batch];
+    let place = place.map(|value| -> ArrayRef { Arc::new(Int32Array::from_value(value, rows)) });
+    let columns = place.into_iter().chain(micro_batch.batch.columns().iter().cloned()).collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+}
+
+/// Rows as JSON objects, nulls too.
+fn samples(batch: &RecordBatch) -> Result<Vec<serde_json::Value>> {
+    if batch.num_rows() == 0 {
+        return Ok(Vec::new());
+    }
+    let mut writer = arrow::json::WriterBuilder::new()
+        .with_explicit_nulls(true)
+        .build::<_, arrow::json::writer::JsonArray>(Vec::new());
+    writer.write(batch)?;
+    writer.finish()?;
+    Ok(serde_json::from_slice(&writer.into_inner())?)
+}

@@ -1,0 +1,70 @@
+//! Ctrl-C (and SIGTERM, the Ctrl-C of service managers): a command that holds something ends in good order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::failure::EXIT_STOPPED;
+use crate::output::Output;
+
+/// Whether the command was asked to stop.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop {
+    asked: Arc<AtomicBool>,
+    notify: Arc<Notify>,
+}
+
+impl Stop {
+    /// Returns when it was.
+    pub(crate) async fn asked(&self) {
+        while !self.asked.load(Ordering::Relaxed) {
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// Listens from now on, and says `what_now` when it is asked. Asked twice, or once where `patience` has passed, the
+/// process ends at once.
+pub(crate) fn listen(output: Output, what_now: &'static str, patience: Option<Duration>) -> Stop {
+    let stop = Stop::default();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        if !signalled().await {
+            return;
+        }
+        output.note(what_now);
+        asked.asked.store(true, Ordering::Relaxed);
+        asked.notify.notify_one();
+        let patience_ends = async {
+            match patience {
+                Some(patience) => tokio::time::sleep(patience).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = signalled() => {}
+            () = patience_ends => {}
+        }
+        std::process::exit(i32::from(EXIT_STOPPED));
+    });
+    stop
+}
+
+/// Waits for the next signal; `false` where this system has none.
+async fn signalled() -> bool {
+    #[cfg(unix)]
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending();
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed.is_ok(),
+        () = terminated => true,
+    }
+}
