@@ -9,6 +9,10 @@ use dressage_segmenter::{Session, SessionSettings};
 use dressage_storage::{Lake, StoreSettings};
 use harness::{Bench, dressage, ingest, peer, scaled, text};
 
+/// The command's own: what runs inside a benchmark is to run as it does there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUNDS: usize = 5;
 
 /// Name, the SQL of both sides, and the least of DuckDB's speed that we claim.

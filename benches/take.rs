@@ -24,6 +24,10 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::properties::WriterProperties;
 
+/// The command's own: what runs inside a benchmark is to run as it does there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROWS: usize = 32;
 const TOKENS: usize = 16_384;
 const COLUMNS: [&str; 4] = ["trajectory_key", "token_ids", "logprobs", "routed_experts"];

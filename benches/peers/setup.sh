@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Python peers of the benchmarks, pinned, each set in an environment of its own (TransferQueue brings torch and
-# ray: 1.5 GB, which nothing else needs). Does nothing twice.
+# ray, the loaders bring torch and an older numpy: several GB, which nothing else needs). Does nothing twice.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${DRESSAGE_CACHE:-$HOME/.cache/dressage}
@@ -10,3 +10,4 @@ make_env() { # folder, requirements
 }
 make_env "$cache/venv" "$here/requirements.txt"
 make_env "$cache/venv-tq" "$here/requirements-tq.txt"
+make_env "$cache/venv-stream" "$here/requirements-stream.txt"

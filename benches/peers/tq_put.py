@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import ray
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
@@ -62,6 +63,9 @@ def main():
     trajectories, tokens, layers, topk = (int(arg) for arg in sys.argv[1:5])
     watch = Watch()
     watch.start()
+    # Ray counts processors, and puts off actors for which it has none left: on two cores TransferQueue's own would wait
+    # for each other for ever
+    ray.init(num_cpus=16, include_dashboard=False)
     tq.init()
     time.sleep(2)
     before = watch.peak
