@@ -10,19 +10,26 @@ export DRESSAGE_CACHE ?= $(HOME)/.cache/dressage
 export CARGO_TARGET_DIR ?= $(DRESSAGE_CACHE)/target
 export DRESSAGE_VENV ?= $(DRESSAGE_CACHE)/venv
 export DRESSAGE_WEED ?= $(DRESSAGE_VENV)/bin/weed
+# The folder behind the link, which is the same in all clones: a clone's own path would make each of them compile the
+# libtorch wrappers again in the shared target folder. Looked up when a recipe runs, after setup-torch made the link.
+LIBTORCH ?= $(shell readlink -f .libtorch)
+export LIBTORCH
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 PYTHON := $(DRESSAGE_VENV)/bin/python
 
-.PHONY: help setup setup-system setup-python demo test test-rust test-python check fmt bench pages clean
+.PHONY: help setup setup-system setup-torch setup-python demo test test-rust test-python check fmt bench oracle pages clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
-setup: setup-system setup-python ## Install what building and testing need; says what, and does nothing twice
+setup: setup-system setup-torch setup-python ## Install what building and testing need; says what, and does nothing twice
 
 setup-system:
 	@.ci/setup system
+
+setup-torch:
+	@.ci/setup-torch
 
 setup-python:
 	@.ci/setup python
@@ -39,7 +46,7 @@ test-rust: setup
 test-python: setup test-rust
 	$(PYTHON) -m unittest discover --start-directory tests/python --verbose
 
-check: setup-system ## Formatting, lints, house rules, documentation
+check: setup-system setup-torch ## Formatting, lints, house rules, documentation
 	cargo fmt --all --check
 	cargo run --quiet --locked -p dressage-tidy
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -50,6 +57,10 @@ fmt: ## Format the sources
 
 bench: setup ## The numbers of docs/benchmarks.md (a release build: half an hour cold)
 	cargo bench --locked -p dressage
+
+oracle: setup-system ## Make trainer/tests/fixtures again, with transformers and torch (5 GB of Python packages)
+	@.ci/setup oracle
+	$(DRESSAGE_CACHE)/venv-oracle/bin/python trainer/tests/oracle/make_fixtures.py trainer/tests/fixtures
 
 pages: ## Write docs/commands from the command's own help
 	cargo run --quiet --locked -- reference-pages docs/commands
