@@ -18,7 +18,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 PYTHON := $(DRESSAGE_VENV)/bin/python
 
-.PHONY: help setup setup-system setup-torch setup-python demo test test-rust test-python check fmt bench oracle pages clean
+.PHONY: help setup setup-system setup-torch setup-python demo learn test test-rust test-python check fmt bench oracle pages clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -34,8 +34,11 @@ setup-torch:
 setup-python:
 	@.ci/setup python
 
-demo: setup-system ## Build, read the rollouts that ship here, ask four questions, show one trajectory
+demo: setup-system setup-torch ## Build, read the rollouts that ship here, ask four questions, train a tiny model
 	@docs/demo/run.sh
+
+learn: setup-system setup-torch ## A tiny policy gets better at a game: play, ingest, train, and again
+	@docs/demo/learn.sh
 
 test: setup check test-rust test-python ## Everything that CI runs
 	@echo "make test: all of it passed"
@@ -65,5 +68,5 @@ oracle: setup-system ## Make trainer/tests/fixtures again, with transformers and
 pages: ## Write docs/commands from the command's own help
 	cargo run --quiet --locked -- reference-pages docs/commands
 
-clean: ## Remove the demo's store; compiled dependencies stay (rm -r ~/.cache/dressage removes those)
-	rm -rf demo-store
+clean: ## Remove the demo's store and weights; compiled dependencies stay (rm -r ~/.cache/dressage removes those)
+	rm -rf demo-store demo-weights

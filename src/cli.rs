@@ -99,6 +99,9 @@ pub(crate) enum Command {
     Replay(commands::replay::ReplayArgs),
     Explain(commands::explain::ExplainArgs),
     Plan(commands::plan::PlanArgs),
+    #[cfg(feature = "train")]
+    Train(Box<commands::train::TrainArgs>),
+    Plot(commands::plot::PlotArgs),
     Store(commands::store::StoreArgs),
     Doctor(commands::doctor::DoctorArgs),
     Synth(commands::synth::SynthArgs),

@@ -53,6 +53,12 @@ impl Failure {
         Self { kind: ErrorKind::Invalid, message: message.into() }.into()
     }
 
+    /// What is stored is not what it should be.
+    #[cfg(feature = "train")]
+    pub(crate) fn corrupt(message: impl Into<String>) -> anyhow::Error {
+        Self { kind: ErrorKind::Corrupt, message: message.into() }.into()
+    }
+
     /// What was named does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> anyhow::Error {
         Self { kind: ErrorKind::NotFound, message: message.into() }.into()
@@ -90,6 +96,10 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> ErrorKind {
 
 /// The kind of a room's error.
 fn room_kind(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    #[cfg(feature = "train")]
+    if let Some(error) = cause.downcast_ref::<dressage_trainer::Error>() {
+        return Some(error.kind());
+    }
     None.or_else(|| cause.downcast_ref().map(dressage_ingest::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_segmenter::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_storage::Error::kind))

@@ -13,7 +13,17 @@ use crate::output::Output;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop {
     asked: Arc<AtomicBool>,
+    terminated: Arc<AtomicBool>,
     notify: Arc<Notify>,
+}
+
+/// Who asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    /// Ctrl-C.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
 }
 
 impl Stop {
@@ -23,6 +33,18 @@ impl Stop {
             self.notify.notified().await;
         }
     }
+
+    /// Whether it was.
+    #[cfg(feature = "train")]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was SIGTERM that asked.
+    #[cfg(feature = "train")]
+    pub(crate) fn by_terminate(&self) -> bool {
+        self.terminated.load(Ordering::Relaxed)
+    }
 }
 
 /// Listens from now on, and says `what_now` when it is asked. Asked twice, or once where `patience` has passed, the
@@ -31,10 +53,9 @@ pub(crate) fn listen(output: Output, what_now: &'static str, patience: Option<Du
     let stop = Stop::default();
     let asked = stop.clone();
     tokio::spawn(async move {
-        if !signalled().await {
-            return;
-        }
+        let Some(signal) = signalled().await else { return };
         output.note(what_now);
+        asked.terminated.store(signal == Signal::Terminate, Ordering::Relaxed);
         asked.asked.store(true, Ordering::Relaxed);
         asked.notify.notify_one();
         let patience_ends = async {
@@ -52,8 +73,8 @@ pub(crate) fn listen(output: Output, what_now: &'static str, patience: Option<Du
     stop
 }
 
-/// Waits for the next signal; `false` where this system has none.
-async fn signalled() -> bool {
+/// Waits for the next signal; none where this system has none.
+async fn signalled() -> Option<Signal> {
     #[cfg(unix)]
     let terminated = async {
         match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
@@ -64,7 +85,7 @@ async fn signalled() -> bool {
     #[cfg(not(unix))]
     let terminated = std::future::pending();
     tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed.is_ok(),
-        () = terminated => true,
+        pressed = tokio::signal::ctrl_c() => pressed.is_ok().then_some(Signal::Interrupt),
+        () = terminated => Some(Signal::Terminate),
     }
 }

@@ -18,6 +18,7 @@ mod commands;
 mod failure;
 mod interrupt;
 mod output;
+mod picture;
 mod rows;
 mod settings;
 

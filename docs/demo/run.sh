@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The demo: reads the rollouts that ship here into ./demo-store, asks four questions, shows one trajectory. No network
-# once it is built.
+# The demo: reads the rollouts that ship here into ./demo-store, asks four questions, shows one trajectory, and trains a
+# tiny model on them. No network once it is built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 target=${CARGO_TARGET_DIR:-$HOME/.cache/dressage/target}
 store=demo-store
+weights=demo-weights
 tokenizer=tests/data/tokenizers/qwen3.tokenizer.json.zst
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -21,7 +22,7 @@ cargo build --locked -p dressage
 # settings of the person who runs this should not change what they see
 unset DRESSAGE_STORE DRESSAGE_CONFIG
 export PAGER=cat
-rm -rf "$store"
+rm -rf "$store" "$weights"
 
 say "1. Real rollouts in: five formats, told by their content"
 run ingest tests/data/nemo-gym tests/data/agent-lightning tests/data/claude-code tests/data/swe-agent \
@@ -45,12 +46,22 @@ shown=$("$target/debug/dressage" sql --store "$store" --format csv \
     "select trajectory_id from trajectories where source like '%blackjack%' and n_steps > 1 order by 1 limit 1" | tail -n 1)
 run show "$shown" --tokens --tokenizer "$tokenizer" --store "$store"
 
+say "6. Training: a tiny Qwen3, untrained, on the token-bearing rollouts above"
+run train --store "$store" --config docs/demo/train.toml --model docs/demo/model --out "$weights"
+run sql --store "$store" "select optimizer_step as train_step, round(max(value) filter (where metric = 'loss'), 3) as loss,
+    round(max(value) filter (where metric = 'grad_norm'), 3) as grad_norm,
+    cast(max(value) filter (where metric = 'trained_tokens') as int) as trained_tokens
+    from train_metrics group by optimizer_step order by optimizer_step"
+ls -l "$weights"
+
 say "What to type next"
 cat <<TEXT
   alias dressage=$target/debug/dressage
   dressage sql --store $store                      the prompt: \\d lists tables, \\? helps
   dressage ls --store $store --sort -n_tokens
   dressage export --to parquet out --store $store
+  dressage plot --store $store -o curves.svg       loss, reward and others over train steps
+  docs/demo/learn.sh                               a policy gets better at a game it plays, in a minute
   dressage ingest ~/.claude/projects               your own Claude Code sessions, into ./store
   dressage --help
 TEXT

@@ -9,6 +9,7 @@ pub(crate) mod export;
 pub(crate) mod ingest;
 pub(crate) mod ls;
 pub(crate) mod plan;
+pub(crate) mod plot;
 pub(crate) mod reference_pages;
 pub(crate) mod replay;
 pub(crate) mod show;
@@ -17,6 +18,8 @@ pub(crate) mod stats;
 pub(crate) mod store;
 mod store_access;
 pub(crate) mod synth;
+#[cfg(feature = "train")]
+pub(crate) mod train;
 
 use anyhow::Result;
 
@@ -59,6 +62,9 @@ pub(crate) fn run(cli: Cli) -> Result<Outcome> {
         Command::Replay(args) => replay::run(&context, &args),
         Command::Explain(args) => explain::run(&context, &args),
         Command::Plan(args) => plan::run(context, &args),
+        #[cfg(feature = "train")]
+        Command::Train(args) => train::run(&context, &args),
+        Command::Plot(args) => plot::run(context, &args),
         Command::Store(args) => store::run(&context, &args),
         Command::Doctor(args) => doctor::run(&context, &args),
         Command::Synth(args) => synth::run(&context, &args),

@@ -163,11 +163,15 @@ pub(crate) fn parse_as_of(text: &str) -> Result<AsOf> {
 
 /// Runs a command's future on a runtime of its own.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    runtime()?.block_on(future)
+}
+
+/// The runtime of a command.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("cannot start the threads of the async runtime")?;
-    runtime.block_on(future)
+        .context("cannot start the threads of the async runtime")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-use super::Settings;
+use super::{Settings, TRAIN_KEYS};
 use crate::failure::Failure;
 
 /// Variables named like this set a key: `DRESSAGE__SQL__MEMORY_LIMIT` is `sql.memory_limit`.
@@ -41,6 +41,8 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub(crate) struct Layers {
     values: BTreeMap<String, (Value, Origin)>,
+    /// What the file says about training, as it says it, and which file that is.
+    train: (Table, Option<PathBuf>),
 }
 
 impl Layers {
@@ -80,14 +82,30 @@ impl Layers {
         flatten("", &table, &mut |key, value| {
             values.insert(key, (value.clone(), Origin::Default));
         });
-        Ok(Self { values })
+        Ok(Self { values, train: (Table::new(), None) })
+    }
+
+    /// What the settings file says about training: keys that only `dressage train` reads.
+    #[cfg(feature = "train")]
+    pub(crate) fn train(&self) -> &Table {
+        &self.train.0
+    }
+
+    /// Where that was read, for messages.
+    #[cfg(feature = "train")]
+    pub(crate) fn train_place(&self) -> String {
+        self.train.1.as_ref().map_or_else(|| "flags".to_owned(), |path| path.display().to_string())
     }
 
     fn add_file(&mut self, path: &Path) -> Result<()> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;
-        let table: Table =
+        let mut table: Table =
             text.parse().map_err(|e| Failure::invalid(format!("{} is not valid TOML: {e}", path.display())))?;
+        self.train.1 = Some(path.to_path_buf());
+        for key in TRAIN_KEYS {
+            self.train.0.extend(table.remove(key).map(|value| (key.to_owned(), value)));
+        }
         let mut pairs = Vec::new();
         flatten("", &table, &mut |key, value| pairs.push((key, value.clone())));
         let origin = Origin::File(path.to_path_buf());
@@ -128,8 +146,9 @@ impl Layers {
             None => {
                 let known: Vec<&str> = self.values.keys().map(String::as_str).collect();
                 Err(Failure::invalid(format!(
-                    "`{key}` (from {origin}) is no setting; the settings are {}",
-                    known.join(", ")
+                    "`{key}` (from {origin}) is no setting; the settings are {}, and in a file those of training ({})",
+                    known.join(", "),
+                    TRAIN_KEYS.join(", ")
                 )))
             }
         }
@@ -241,6 +260,20 @@ mod tests {
         let error = layers.settings().unwrap_err().to_string();
         assert!(error.contains("sql.time_limit") && error.contains("DRESSAGE__SQL__TIME_LIMIT"), "{error}");
         assert!(Layers::load_from(None, env(&[("DRESSAGE__S3__ALLOW_HTTP", "perhaps")])).is_err());
+    }
+
+    #[test]
+    fn sections_of_training_are_set_aside_and_nothing_else_is() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let file = dir.path().join("train.toml");
+        std::fs::write(&file, "store = 's'\n[optimizer]\nlearning_rate = 1e-5\n[training]\nestimator = 'rloo'\n")
+            .expect("write");
+        let layers = Layers::load_from(Some(&file), env(&[])).expect("load");
+        assert_eq!(layers.settings().expect("valid").store, "s");
+        assert_eq!(layers.train.0.keys().collect::<Vec<_>>(), ["optimizer"]);
+        std::fs::write(&file, "[optimiser]\nlearning_rate = 1e-5\n").expect("write");
+        let error = Layers::load_from(Some(&file), env(&[])).unwrap_err().to_string();
+        assert!(error.contains("optimiser.learning_rate") && error.contains("optimizer"), "{error}");
     }
 
     #[test]

@@ -16,6 +16,27 @@ use serde::{Deserialize, Serialize};
 pub(crate) use layers::Layers;
 pub(crate) use units::{ByteCount, TimeSpan, key_value};
 
+/// Keys and sections of a settings file that only `dressage train` reads; every other command sets them aside, so that
+/// one file can serve all.
+pub(crate) const TRAIN_KEYS: [&str; 16] = [
+    "train_run",
+    "out",
+    "epochs",
+    "train_steps_max",
+    "weights",
+    "plan",
+    "checkpoints",
+    "metrics",
+    "data",
+    "model",
+    "optimizer",
+    "schedule",
+    "loss",
+    "correction",
+    "kl",
+    "step",
+];
+
 /// All settings. Unknown keys are refused, with the place they came from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

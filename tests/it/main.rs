@@ -11,4 +11,5 @@ mod many_writers;
 mod memory;
 mod regression;
 mod samples;
+mod train;
 mod whole;

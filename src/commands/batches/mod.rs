@@ -23,7 +23,7 @@ use crate::output::{Output, bytes_text, grouped};
 use crate::settings::ByteCount;
 use give::Giver;
 pub(crate) use give::Told;
-use record::Recorder;
+pub(crate) use record::Recorder;
 
 /// A consumer that does not read may keep the process in a write; after this long it is left anyway.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);

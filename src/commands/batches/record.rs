@@ -15,7 +15,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 4_096;
 
 /// Compares micro-batches with their records, and records those that are new.
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     lake: Lake,
     ledger: Ledger,
     output: Output,
@@ -25,24 +25,24 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(lake: Lake, ledger: Ledger, output: Output) -> Self {
+    pub(crate) fn new(lake: Lake, ledger: Ledger, output: Output) -> Self {
         Self { lake, ledger, output, written_at: Instant::now(), writable: true }
     }
 
     /// Whether it has a hash; a hash other than the recorded one is an error.
-    pub(super) fn check(&mut self, micro_batch: &MicroBatch) -> Result<bool> {
+    pub(crate) fn check(&mut self, micro_batch: &MicroBatch) -> Result<bool> {
         Ok(self.ledger.check(micro_batch, now_micros())? != Verdict::Unhashed)
     }
 
     /// Writes what waits, if it is time.
-    pub(super) async fn write_if_due(&mut self) {
+    pub(crate) async fn write_if_due(&mut self) {
         if self.ledger.n_new() >= WAITING_MAX || self.written_at.elapsed() >= WRITE_INTERVAL {
             self.write().await;
         }
     }
 
     /// Writes what waits; whether everything was recorded.
-    pub(super) async fn finish(mut self) -> bool {
+    pub(crate) async fn finish(mut self) -> bool {
         self.write().await;
         self.writable
     }

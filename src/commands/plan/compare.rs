@@ -5,7 +5,7 @@ use dressage_segmenter::plan::{Advantages, Plan};
 use serde_json::{Value, json};
 
 use super::page::percent;
-use super::{Asked, Context, Failure, Outcome, page, plot};
+use super::{Asked, Context, Outcome, page, plot};
 use crate::output::{self, Paint, grouped};
 
 /// Parts of a histogram.
@@ -150,9 +150,4 @@ fn bars(advantages: &Advantages, range: (f64, f64)) -> String {
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
     // what is there at all is seen
     counts.iter().map(|&n| BARS[(n * 8).div_ceil(most).min(8) as usize]).collect()
-}
-
-/// What `--plot` may be called.
-pub(super) fn unknown_ending(file: &std::path::Path) -> anyhow::Error {
-    Failure::invalid(format!("--plot {}: its name must end in .svg or .png", file.display()))
 }

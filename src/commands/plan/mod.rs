@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::store_access::{QueryArgs, block_on, session_settings};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 
 /// Plan train steps: which samples, on which rank, in which micro-batch
 ///
@@ -195,6 +195,24 @@ async fn store(lake: &Lake, snapshot: &Snapshot, planner: &Planner<'_>) -> Resul
             Err(error)
         }
     }
+}
+
+/// The id of the plan in the store: of the one that is there already, or of a new one.
+#[cfg(feature = "train")]
+pub(crate) async fn store_once(lake: &Lake, snapshot: &Snapshot, planner: &Planner<'_>) -> Result<String> {
+    if let Some(there) = plans::exact(lake, planner.plan_id()).await? {
+        return Ok(there.plan_id);
+    }
+    Ok(store(lake, snapshot, planner).await?.row.plan_id)
+}
+
+/// Whether a plan failed for want of rollouts to plan.
+#[cfg(feature = "train")]
+pub(crate) fn is_nothing_to_plan(error: &anyhow::Error) -> bool {
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(dressage_segmenter::Error::NothingToPlan { .. }))
+    };
+    error.chain().any(of)
 }
 
 /// A plan as it is printed.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::S3Place;
@@ -182,6 +182,25 @@ impl Running {
         let _ = self.child.kill();
         let status = self.child.wait()?;
         Ok((status.signal() == Some(libc::SIGKILL), self.finished(status)?))
+    }
+
+    /// Sends it a signal, such as `libc::SIGTERM`.
+    ///
+    /// # Errors
+    /// When there is no such process any more.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        let pid = libc::pid_t::try_from(self.child.id())?;
+        // SAFETY: no pointers; the child was not waited for, so its id is not another's
+        ensure!(unsafe { libc::kill(pid, signal) } == 0, "signal {signal}: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// What it wrote to stderr so far.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn stderr(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&std::fs::read(self.output.path().join("stderr"))?).into_owned())
     }
 
     /// Its end.

@@ -1,0 +1,321 @@
+//! `dressage train`: rollouts of a store to weights.
+//!
+//! ```text
+//!   plans.rs (which) ─▶ feed.rs (micro-batches) ─▶ run.rs (train steps) ─▶ checkpoint.rs ─▶ weights.rs (--out)
+//!                                                      └─▶ journal.rs (metrics, log-probs)
+//! ```
+//!
+//! Everything is computed on the main thread; reading, planning and writing down go on beside it.
+
+mod checkpoint;
+mod feed;
+mod file;
+mod journal;
+mod model_files;
+mod page;
+mod plans;
+mod run;
+mod weights;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use dressage_trainer::metrics::StepMetrics;
+use dressage_trainer::settings::DeviceChoice;
+use dressage_trainer::{ModelOptions, Progress, Trainer};
+use serde_json::{Map, Value, json};
+
+use self::checkpoint::{Publisher, weight_version};
+use self::file::{Init, TrainFile};
+use self::journal::Journal;
+use self::page::Bar;
+use self::plans::Plans;
+use self::run::{Done, Ended, Run};
+use super::Context;
+use super::store_access::{QueryArgs, runtime, session_settings};
+use crate::failure::{Failure, Outcome};
+use crate::interrupt;
+use crate::settings::{Settings, key_value};
+
+/// Train a model on the rollouts of a store
+///
+/// Plans what was not trained on yet (or takes --plan), streams it, steps, and writes metrics, checkpoints and, at the
+/// end, weights that transformers, vLLM and SGLang load. The same command goes on where it was stopped or killed:
+/// a train step counts as trained when its checkpoint is published, and nothing is trained twice or left out. SIGTERM or
+/// Ctrl-C finishes the train step, makes a checkpoint and ends. Every setting of --config is explained in docs/train.md.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dressage train --config train.toml --model models/qwen3-0.6b --out weights
+  dressage train --model m --out w --global-batch-size 64 --max-tokens-per-micro-batch 16384 --estimator rloo
+  dressage train --config train.toml --plan 4f2a --set optimizer.learning_rate=2e-6 --set loss.clip_high=0.28
+  dressage sql \"select train_step, metric, value from train_metrics where metric in ('loss', 'reward_mean')\"
+  dressage plot --train-run w -o curves.svg")]
+pub(crate) struct TrainArgs {
+    /// The model to begin with: a folder or s3://… as Hugging Face lays it out
+    #[arg(long, value_name = "DIR|URI")]
+    model: Option<String>,
+
+    /// Where the weights go at the end: a folder or s3://…
+    #[arg(long, value_name = "DIR|URI")]
+    out: Option<String>,
+
+    /// Name of the training run [default: the last part of --out]
+    ///
+    /// Checkpoints and metrics are found under it, and a run of that name is gone on with.
+    #[arg(long, value_name = "NAME")]
+    train_run: Option<String>,
+
+    /// Train this plan instead of making plans
+    #[arg(long, value_name = "ID")]
+    plan: Option<String>,
+
+    /// Only this run of rollouts
+    #[arg(long, value_name = "RUN", conflicts_with = "plan")]
+    run: Option<String>,
+
+    /// Trajectories of a train step
+    #[arg(long, value_name = "N", conflicts_with = "plan")]
+    global_batch_size: Option<u64>,
+
+    /// Tokens of a micro-batch; a longer sample has one to itself
+    #[arg(long, value_name = "N", conflicts_with = "plan")]
+    max_tokens_per_micro_batch: Option<u64>,
+
+    /// How rewards become advantages: a name, or a .sql file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "plan")]
+    estimator: Option<String>,
+
+    /// Keep only the trajectories or groups that this file's query gives
+    #[arg(long, value_name = "FILE", conflicts_with = "plan")]
+    filter: Option<String>,
+
+    /// End after so many train steps of the run
+    #[arg(long, value_name = "N")]
+    train_steps_max: Option<u64>,
+
+    /// Folder of TensorBoard event files
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
+
+    /// cpu, cuda, cuda:N or auto
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+
+    /// Set a key of docs/train.md (optimizer.learning_rate=1e-6) or a variable of SQL (grader=judge-2)
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+}
+
+/// A run's settings, put together.
+struct Asked {
+    file: TrainFile,
+    settings: Settings,
+    /// Variables of SQL.
+    query: QueryArgs,
+    train_run: String,
+}
+
+impl Asked {
+    fn of(context: &Context, args: &TrainArgs) -> Result<Self> {
+        let mut table = context.layers.train().clone();
+        let place = context.layers.train_place();
+        let mut variables = Vec::new();
+        for (key, value) in &args.set {
+            if file::is_train_key(key) {
+                file::set(&mut table, key, value)?;
+            } else {
+                variables.push((key.clone(), value.clone()));
+            }
+        }
+        let mut file = TrainFile::read(table, &place)?;
+        overlay(&mut file.out, args.out.as_ref());
+        overlay(&mut file.train_run, args.train_run.as_ref());
+        overlay(&mut file.weights.model, args.model.as_ref());
+        overlay(&mut file.plan.id, args.plan.as_ref());
+        overlay(&mut file.plan.run, args.run.as_ref());
+        overlay(&mut file.plan.estimator, args.estimator.as_ref());
+        overlay(&mut file.plan.filter, args.filter.as_ref());
+        overlay(&mut file.plan.global_batch_size, args.global_batch_size.as_ref());
+        overlay(&mut file.plan.max_tokens_per_micro_batch, args.max_tokens_per_micro_batch.as_ref());
+        overlay(&mut file.train_steps_max, args.train_steps_max.as_ref());
+        overlay(&mut file.metrics.tensorboard, args.tensorboard.as_ref());
+        if let Some(device) = &args.device {
+            file.trainer.model.device = DeviceChoice::try_from(device.clone())?;
+        }
+        let train_run = train_run(&file)?;
+        let settings = context.layers.settings()?;
+        Ok(Self { file, settings, query: QueryArgs { variables, ..QueryArgs::default() }, train_run })
+    }
+}
+
+fn overlay<T: Clone>(slot: &mut Option<T>, given: Option<&T>) {
+    if let Some(given) = given {
+        *slot = Some(given.clone());
+    }
+}
+
+/// The run's name: as given, else the last part of where its weights go.
+fn train_run(file: &TrainFile) -> Result<String> {
+    let last_part = |out: &str| out.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+    let name = file.train_run.clone().or_else(|| file.out.as_deref().map(last_part)).unwrap_or_default();
+    if name.is_empty() || name == "." || name == ".." {
+        return Err(Failure::invalid("the training run needs a name: --train-run NAME, or --out, whose last part it is"));
+    }
+    Ok(name)
+}
+
+pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
+    let asked = Asked::of(context, args)?;
+    asked.file.trainer.check()?;
+    let model = asked.file.weights.model.clone();
+    let model = model.ok_or_else(|| Failure::invalid("name the model to begin with: --model DIR, or [weights] model"))?;
+    let runtime = runtime()?;
+    let handle = runtime.handle().clone();
+    let output = context.output;
+    let lake = handle.block_on(context.open_lake(&asked.settings))?;
+    let store = context.store_settings(&asked.settings);
+    let out = asked.file.out.as_deref().map(|out| weights::open_out(out, &store, &handle)).transpose()?;
+    let base = weights::open(&model, &store, &handle)?;
+
+    let publisher = Publisher::open(&handle, &lake, &asked.file, &asked.train_run)?;
+    let (trainer, progress) = begin(&asked, &publisher, &base, &handle, context)?;
+    let tensorboard = asked.file.metrics.tensorboard.as_deref();
+    let journal = Journal::open(&handle, &lake, tensorboard, trainer.train_steps())?;
+    let stop = {
+        let _entered = handle.enter();
+        interrupt::listen(output, "stopping after this train step, with a checkpoint (once more ends it at once)", None)
+    };
+    let session = session_settings(&asked.settings, &asked.query);
+    let mut run = Run {
+        handle: handle.clone(),
+        lake: lake.clone(),
+        file: &asked.file,
+        trainer,
+        progress,
+        publisher,
+        journal,
+        plans: Plans { lake: &lake, file: &asked.file, session },
+        tokenizer: &base,
+        stop: stop.clone(),
+        output,
+        bar: Bar::new(output),
+        done: Done::default(),
+        since_checkpoint: (0, Instant::now()),
+    };
+    let ended = run.train();
+    run.bar.finish();
+    let ended = ended?;
+    let version = weight_version(&asked.train_run, i64::try_from(run.trainer.train_steps()).unwrap_or(i64::MAX));
+    let checkpoint_id = run.publisher.newest().map(|row| row.checkpoint_id.clone());
+    if let Some(out) = out.as_ref().filter(|_| ended != Ended::Stopped) {
+        let named = (asked.train_run.as_str(), version.as_str(), checkpoint_id.as_deref());
+        weights::publish(&run.trainer, out, &model_files::Stored(&base), named)?;
+        output.note(&format!("weights {version} are at {}", out.uri()));
+    }
+    if output.json {
+        output.json(&report(&run.done, ended, &asked, &version, checkpoint_id.as_deref()))?;
+    } else {
+        output.text(&page::summary(&run.done, ended, output.paint()))?;
+    }
+    // SIGTERM is how a scheduler says that it is over: what it asked for was done
+    Ok(if ended == Ended::Stopped && !stop.by_terminate() { Outcome::Stopped } else { Outcome::Done })
+}
+
+/// The trainer, at the beginning of its run or where the newest checkpoint left it.
+fn begin(
+    asked: &Asked,
+    publisher: &Publisher<'_>,
+    base: &dressage_storage::BlockingFolder,
+    handle: &tokio::runtime::Handle,
+    context: &Context,
+) -> Result<(Trainer, Progress)> {
+    let settings = &asked.file.trainer;
+    let options = settings.model.options(true)?;
+    let reference = match settings.kl.coefficient > 0.0 {
+        true => {
+            let frozen = ModelOptions { trainable: false, ..options };
+            match asked.file.weights.reference.as_deref() {
+                None => Some(weights::load(base, frozen)?),
+                Some(uri) => {
+                    let folder = weights::open(uri, &context.store_settings(&asked.settings), handle)?;
+                    Some(weights::load(&folder, frozen)?)
+                }
+            }
+        }
+        false => None,
+    };
+    let first = &asked.file.weights;
+    let model = match first.init {
+        Init::Load => weights::load(base, options)?,
+        Init::Random => weights::random(base, first.init_seed, first.init_deviation, options)?,
+    };
+    let mut trainer = Trainer::new(model, reference, settings.clone())?;
+    let Some(folder) = publisher.files()? else {
+        context.output.note(&format!("training run {}: beginning with {}", asked.train_run, base.uri()));
+        return Ok((trainer, Progress::new(&asked.train_run)));
+    };
+    let row = publisher.newest().context("a checkpoint's files without the checkpoint")?;
+    let progress = checkpoint::restore(&mut trainer, &folder)
+        .with_context(|| format!("training run {} cannot go on from checkpoint {}", asked.train_run, row.checkpoint_id))?;
+    context.output.note(&format!(
+        "training run {}: going on after {} train steps, from checkpoint {}",
+        asked.train_run, row.optimizer_step, row.checkpoint_id
+    ));
+    for difference in differences(&row.settings, &asked.file.to_json()?) {
+        context.output.note(&format!("warning: set differently than before: {difference}"));
+    }
+    Ok((trainer, progress))
+}
+
+/// Settings of training that changed since a checkpoint, as `key: before → now`. Where the results go is no such change.
+fn differences(before: &str, now: &str) -> Vec<String> {
+    const OF_NO_EFFECT: [&str; 6] = ["out", "train_steps_max", "checkpoints", "metrics", "data", "epochs"];
+    let parse = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap_or_default();
+    let (before, now) = (parse(before), parse(now));
+    let mut found = Vec::new();
+    for key in now.keys().filter(|key| !OF_NO_EFFECT.contains(&key.as_str())) {
+        compare(key, before.get(key).unwrap_or(&Value::Null), &now[key], &mut found);
+    }
+    found
+}
+
+fn compare(key: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
+    match (before, now) {
+        (Value::Object(before), Value::Object(now)) => {
+            for (name, value) in now {
+                compare(&format!("{key}.{name}"), before.get(name).unwrap_or(&Value::Null), value, found);
+            }
+        }
+        _ if before != now => found.push(format!("{key}: {before} → {now}")),
+        _ => {}
+    }
+}
+
+fn report(done: &Done, ended: Ended, asked: &Asked, version: &str, checkpoint_id: Option<&str>) -> Value {
+    let metrics = |of: &Option<StepMetrics>| -> Value {
+        of.as_ref().map_or(Value::Null, |m| m.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>().into())
+    };
+    json!({
+        "train_run": asked.train_run,
+        "ended": match ended {
+            Ended::NothingLeft => "nothing_left",
+            Ended::StepsMax => "train_steps_max",
+            Ended::Stopped => "stopped",
+        },
+        "train_steps": done.train_steps,
+        "skipped_train_steps": done.skipped,
+        "plans": done.plans,
+        "tokens": done.tokens,
+        "trained_tokens": done.trained_tokens,
+        "seconds": done.seconds,
+        "input_stall_seconds": done.input_stall_seconds,
+        "weight_version": version,
+        "checkpoint_id": checkpoint_id,
+        "out": asked.file.out,
+        "first": metrics(&done.first),
+        "last": metrics(&done.last),
+    })
+}
