@@ -32,6 +32,16 @@ impl Family {
         }
     }
 
+    /// As `config.json` names it.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3_moe",
+        }
+    }
+
     fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",

@@ -1,9 +1,15 @@
 //! What can go wrong in the trainer, and what the caller should do about it.
 
+use std::io;
+
 use dressage_schemas::ErrorKind;
 use tch::TchError;
 use thiserror::Error;
 
+use crate::loss::{LossError, NonFinite};
+use crate::metrics::tensorboard::EventFileError;
+use crate::micro_batch::{BatchError, Place};
+use crate::settings::SettingsError;
 use crate::torch_error::TorchError;
 
 /// Results of this crate.
@@ -217,6 +223,84 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// A policy is to be held near a reference that was not given.
+    #[error(
+        "[kl] coefficient = {coefficient}: needs the weights of a reference; give them or set the coefficient to 0"
+    )]
+    NoReference {
+        /// As set.
+        coefficient: f64,
+    },
+    /// A reference with another vocabulary than the policy's.
+    #[error(
+        "the reference has a vocabulary of {reference} and the policy one of {policy}: their log-probs cannot be compared"
+    )]
+    ReferenceVocabulary {
+        /// Tokens of the reference.
+        reference: i64,
+        /// Tokens of the policy.
+        policy: i64,
+    },
+    /// A step that was not given the log-probs that its ratio is over.
+    #[error(
+        "{place}: needs old log-probs, since [step] train_steps_per_policy = {steps}: compute those of all {steps} steps before \
+         the first of them"
+    )]
+    OldLogprobsMissing {
+        /// The micro-batch.
+        place: Place,
+        /// As set.
+        steps: u32,
+    },
+    /// A file of a checkpoint is not what was written.
+    #[error("{name} of {place} is damaged: {problem}")]
+    CheckpointDamaged {
+        /// Where the checkpoint is.
+        place: String,
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A checkpoint of a format that this release does not read.
+    #[error(
+        "{place} is a checkpoint of format version {found}, and this release reads version {known}: use the one that wrote it"
+    )]
+    CheckpointVersion {
+        /// Where the checkpoint is.
+        place: String,
+        /// The version that it has.
+        found: String,
+        /// The version that is read.
+        known: u32,
+    },
+    /// A checkpoint of another model.
+    #[error("{place} is a checkpoint of another model: its {field} is {saved}, here it is {here}")]
+    CheckpointModel {
+        /// Where the checkpoint is.
+        place: String,
+        /// The first thing that differs.
+        field: String,
+        /// In the checkpoint.
+        saved: String,
+        /// Of the model that was to be restored.
+        here: String,
+    },
+    /// Settings that cannot be, or do not go together.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A micro-batch that cannot be trained on.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// A loss that was not computed.
+    #[error(transparent)]
+    Loss(#[from] LossError),
+    /// A number that is NaN or infinite, or could not be looked at.
+    #[error(transparent)]
+    NonFinite(#[from] NonFinite),
+    /// An event file that was not written or read.
+    #[error(transparent)]
+    EventFile(#[from] EventFileError),
     /// An operation of libtorch failed.
     #[error(transparent)]
     Torch(#[from] TorchError),
@@ -242,10 +326,24 @@ impl Error {
             | Self::RoutingShape { .. }
             | Self::ExpertRange { .. }
             | Self::Setting { .. }
-            | Self::OptimizerState { .. } => ErrorKind::Invalid,
+            | Self::OptimizerState { .. }
+            | Self::NoReference { .. }
+            | Self::ReferenceVocabulary { .. }
+            | Self::CheckpointVersion { .. }
+            | Self::CheckpointModel { .. } => ErrorKind::Invalid,
+            Self::OldLogprobsMissing { .. } => ErrorKind::Internal,
             Self::FileMissing { .. } => ErrorKind::NotFound,
-            Self::FileRead { .. } | Self::FileWrite { .. } => ErrorKind::Unavailable,
-            Self::WeightsFile { .. } | Self::WeightsIndex { .. } => ErrorKind::Corrupt,
+            Self::FileRead { .. } => ErrorKind::Unavailable,
+            Self::FileWrite { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
+                _ => ErrorKind::Unavailable,
+            },
+            Self::WeightsFile { .. } | Self::WeightsIndex { .. } | Self::CheckpointDamaged { .. } => ErrorKind::Corrupt,
+            Self::Settings(error) => error.kind(),
+            Self::Batch(error) => error.kind(),
+            Self::Loss(error) => error.kind(),
+            Self::NonFinite(error) => error.kind(),
+            Self::EventFile(error) => error.kind(),
             Self::Torch(error) => error.kind(),
         }
     }
@@ -266,6 +364,20 @@ mod tests {
         let error = Error::from(TchError::Torch("shapes do not fit\nException raised from f\nframe #0".to_owned()));
         assert_eq!(error.to_string(), "libtorch: shapes do not fit");
         assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn a_full_disk_is_no_outage() {
+        let of = |kind: io::ErrorKind| {
+            Error::FileWrite { place: String::new(), name: String::new(), source: kind.into() }.kind()
+        };
+        assert_eq!(of(io::ErrorKind::StorageFull), ErrorKind::Exhausted);
+        assert_eq!(of(io::ErrorKind::TimedOut), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn an_error_is_small_enough_to_be_returned_by_value() {
+        assert!(size_of::<Error>() <= 128, "{}", size_of::<Error>());
     }
 
     #[test]

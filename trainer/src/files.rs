@@ -70,7 +70,8 @@ impl Deref for FileBytes {
 
 /// Where the files of a model are written to, one after the other.
 pub trait ModelSink {
-    /// Writes one file; `contents` is called once, with a buffered writer.
+    /// Writes one file; `contents` is called once, with a buffered writer. A name may have folders in it, with forward
+    /// slashes (`trainer/state.json`).
     ///
     /// # Errors
     ///
@@ -114,8 +115,9 @@ impl ModelSink for Folder {
     fn write(&mut self, name: &str, contents: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let place = self.0.display().to_string();
         let failed = |source| Error::FileWrite { place: place.clone(), name: name.to_owned(), source };
-        std::fs::create_dir_all(&self.0).map_err(failed)?;
-        let mut writer = BufWriter::with_capacity(1 << 20, File::create(self.0.join(name)).map_err(failed)?);
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(&self.0)).map_err(failed)?;
+        let mut writer = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
         contents(&mut writer).map_err(failed)?;
         let file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
         file.sync_all().map_err(failed)

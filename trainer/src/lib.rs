@@ -45,6 +45,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod checkpoint;
 mod config;
 mod error;
 mod files;
@@ -58,19 +59,25 @@ mod optimizer;
 mod rope;
 mod routing;
 mod row;
+mod sample;
 mod scores;
 pub mod settings;
+mod step;
 mod torch_error;
 mod weights;
 
+pub use checkpoint::Progress;
 pub use config::{ExpertsConfig, Family, ModelConfig};
 pub use error::{Error, Result};
 pub use files::{FileBytes, Folder, ModelFiles, ModelSink};
 pub use model::{ForwardOptions, Model, ModelOptions, Parameter, Trace};
 pub use native::{DeviceMemory, RngState, device_memory, reset_device_memory};
-pub use optimizer::{AdamW, AdamWSettings, NamedState, Schedule, ScheduleShape, StepOutcome};
+pub use optimizer::{AdamW, NamedState, Schedule, ScheduleShape, StepOutcome};
 pub use rope::RopeScaling;
 pub use routing::RoutedExperts;
 pub use row::{PackedRow, Segment};
+pub use sample::{SampleOptions, Sampled};
 pub use scores::{ScoreOptions, TokenScores};
+pub use settings::{AdamWSettings, TrainerSettings};
+pub use step::{MicroBatchOutcome, NotFiniteReport, StepReport, TrainStep, TrainStepOutcome, Trainer};
 pub use torch_error::TorchError;

@@ -68,12 +68,13 @@ impl PackedRow {
         for segment in batch.segments() {
             let Some(n_chosen) = segment.n_tokens.checked_sub(1) else { return Err(Error::EmptyRow) };
             lengths.push(segment.n_tokens);
-            routed_experts.push(match &recorded {
-                Some((ids, n_layers, top_k)) if segment.has_routes => {
-                    let width = n_layers * top_k;
-                    let own = &ids[segment.start * width..(segment.start + n_chosen) * width];
+            routed_experts.push(match (&recorded, segment.route_layers) {
+                (Some((ids, n_layers, top_k)), Some(own_layers)) => {
+                    let (width, own_width) = (n_layers * top_k, own_layers * top_k);
+                    let tokens = ids[segment.start * width..(segment.start + n_chosen) * width].chunks_exact(width);
                     // an expert's number is below that of the model, and fits
-                    Some(RoutedExperts::new(own.iter().map(|id| *id as u16).collect(), *n_layers, *top_k)?)
+                    let own = tokens.flat_map(|token| &token[..own_width]).map(|id| *id as u16).collect();
+                    Some(RoutedExperts::new(own, own_layers, *top_k)?)
                 }
                 _ => None,
             });
@@ -116,6 +117,21 @@ impl PackedRow {
         }
         self.routed_experts = routed_experts;
         Ok(self)
+    }
+
+    /// One of its segments as a row of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyRow`] if there is no such segment.
+    pub(crate) fn segment_alone(&self, segment: usize) -> Result<Self> {
+        let Some(n_tokens) = self.lengths.get(segment) else { return Err(Error::EmptyRow) };
+        let start: usize = self.lengths[..segment].iter().sum();
+        Ok(Self {
+            token_ids: self.token_ids[start..start + n_tokens].to_vec(),
+            lengths: vec![*n_tokens],
+            routed_experts: vec![self.routed_experts[segment].clone()],
+        })
     }
 
     /// Each token's place in its segment, `[T]`.
@@ -161,7 +177,7 @@ mod tests {
     use crate::micro_batch::{ModelLimits, Needs, Place, RouterShape};
 
     fn of(rows: &[Row]) -> Option<PackedRow> {
-        let router = Some(RouterShape { layers: 2, top_k: 2, n_experts: 8 });
+        let router = Some(RouterShape { layers: 3, expert_layers: 2, top_k: 2, n_experts: 8 });
         let model = ModelLimits { vocab_size: 100, positions_max: 6, router };
         let batch = MicroBatch::read(&batch(rows), Place::default(), &model, Needs::default()).expect("fits the model");
         PackedRow::of(&batch).expect("a row")
@@ -180,6 +196,21 @@ mod tests {
     fn a_micro_batch_without_samples_has_no_row() {
         assert_eq!(of(&[]), None);
         assert!(matches!(PackedRow::new(vec![Segment::of(Vec::new())]), Err(Error::EmptyRow)));
+    }
+
+    #[test]
+    fn experts_recorded_for_all_layers_or_only_for_those_that_have_some_may_lie_in_one_row() {
+        let narrow = Row { routes: Some((0..8).collect()), ..Row::of("narrow", &[7, 8, 9]) };
+        // the first layer is dense, and its server recorded zeros
+        let wide = vec![0, 0, 0, 1, 2, 3, 0, 0, 4, 5, 6, 7];
+        let wide = Row { routes: Some(wide), route_layers: 3, ..Row::of("wide", &[7, 8, 9]) };
+        let row = of(&[narrow, Row::of("free", &[5, 6]), wide.clone()]).expect("some");
+        let recorded = |ids: Vec<u8>, layers| {
+            Some(RoutedExperts::new(ids.into_iter().map(u16::from).collect(), layers, 2).expect("fits"))
+        };
+        let expected = [recorded((0..8).collect(), 2), None, recorded(wide.routes.clone().expect("some"), 3)];
+        assert_eq!(row.routed_experts(), expected);
+        assert_eq!(row.segment_alone(2).expect("there is one"), of(&[wide]).expect("some"));
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Default for ScoreOptions {
 }
 
 impl ScoreOptions {
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.temperature.is_finite() && self.temperature > 0.0 {
             return Ok(());
         }

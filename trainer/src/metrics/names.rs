@@ -78,8 +78,10 @@ pub const RESPONSE_TOKENS_MEAN: &str = "response_tokens_mean";
 pub const TRUNCATED_FRACTION: &str = "truncated_fraction";
 /// Tokens with mask 1 that nothing predicts, since their segment begins with them.
 pub const UNPREDICTED_TOKENS: &str = "unpredicted_tokens";
-/// Micro-batches left out for a number that is none.
+/// Micro-batches of the step that were left out, since a number of one of them was none: 0, or all.
 pub const SKIPPED_MICRO_BATCHES: &str = "skipped_micro_batches";
+/// Train steps of the training run so far that were left out for such a number.
+pub const SKIPPED_TRAIN_STEPS: &str = "skipped_train_steps";
 /// Tokens of the step, context too, a second.
 pub const TOKENS_PER_SECOND: &str = "tokens_per_second";
 /// Duration of the step.

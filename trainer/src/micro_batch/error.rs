@@ -125,7 +125,8 @@ pub enum BatchError {
     },
     /// Router choices of another shape than the model's.
     #[error(
-        "{at}: its routed experts are of {layers} layers and {top_k} experts a token, the model has {model_layers} and {model_top_k}"
+        "{at}: its routed experts are of {layers} layers and {top_k} experts a token, the model has {model_layers} layers, \
+         {model_expert_layers} with experts, and {model_top_k} experts a token"
     )]
     RoutesShape {
         /// The segment.
@@ -136,6 +137,8 @@ pub enum BatchError {
         top_k: i32,
         /// Layers of the model; 0 for a dense model.
         model_layers: usize,
+        /// Of them, layers that have experts.
+        model_expert_layers: usize,
         /// Experts a token of the model; 0 for a dense model.
         model_top_k: usize,
     },

@@ -14,8 +14,10 @@ pub struct ModelLimits {
 /// The shape of a mixture-of-experts model, as recorded router choices have to fit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouterShape {
-    /// Layers of recorded choices. Inference servers record all layers of a model, dense ones with zeros.
+    /// Layers of the model. Inference servers record a choice for each, for dense layers zeros.
     pub layers: usize,
+    /// Layers that have experts: fewer where dense ones are mixed in. Choices may be recorded for only these.
+    pub expert_layers: usize,
     /// Experts a token and layer.
     pub top_k: usize,
     /// Experts of a layer: an id must be below.

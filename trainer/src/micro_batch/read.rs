@@ -25,8 +25,8 @@ impl MicroBatch {
         }
         let trained = Trained::of(&columns);
         let n_tokens = columns.token_ids.all().len();
-        let (routed_experts, has_routes) = routes::packed(&columns, place, model, n_tokens)?;
-        let segments = segments(&columns, &trained, &has_routes);
+        let (routed_experts, route_layers) = routes::packed(&columns, place, model, n_tokens)?;
+        let segments = segments(&columns, &trained, &route_layers);
         let logprobs = Logprobs::of(&columns, needs);
         torch(place, Tensors { columns: &columns, trained: &trained, segments: &segments }.make(logprobs)).map(
             |(packed, trained_tokens, numbers)| Self {
@@ -74,7 +74,7 @@ impl Trained {
     }
 }
 
-fn segments(columns: &Columns, trained: &Trained, has_routes: &[bool]) -> Vec<Segment> {
+fn segments(columns: &Columns, trained: &Trained, route_layers: &[Option<usize>]) -> Vec<Segment> {
     let mut start = 0;
     let of = |row: usize| {
         let n_tokens = columns.token_ids.row(row).len();
@@ -88,7 +88,7 @@ fn segments(columns: &Columns, trained: &Trained, has_routes: &[bool]) -> Vec<Se
             advantage: columns.advantage(row),
             loss_weight: columns.loss_weight(row),
             truncated: columns.truncated(row),
-            has_routes: has_routes[row],
+            route_layers: route_layers[row],
         };
         start += n_tokens;
         segment

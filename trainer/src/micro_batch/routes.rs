@@ -1,6 +1,6 @@
 //! Recorded router choices as one tensor over the packed tokens, checked against the model's router.
 
-use arrow::array::Array;
+use arrow::array::{Array, Int32Array};
 use tch::Tensor;
 
 use super::columns::{Columns, RouteColumns};
@@ -12,48 +12,66 @@ use super::tensors::torch;
 /// Where no choice was recorded: on the last token of a segment, and on all of a segment that has none.
 const ROUTER_CHOOSES: i32 = -1;
 
-/// `[T, layers, top_k]` of int32, and whether each segment has choices; none where no segment has any.
+/// `[T, layers, top_k]` of int32, and the recorded layers of each segment; none where no segment has any.
 pub(super) fn packed(
     columns: &Columns,
     place: Place,
     model: &ModelLimits,
     n_tokens: usize,
-) -> Result<(Option<Tensor>, Vec<bool>), BatchError> {
-    let Some(routes) = &columns.routes else { return Ok((None, vec![false; columns.n_rows()])) };
-    let has_routes: Vec<bool> = (0..columns.n_rows()).map(|row| routes.bytes.is_valid(row)).collect();
-    let Some(first) = has_routes.iter().position(|has| *has) else { return Ok((None, has_routes)) };
-    let Some(router) = model.router else {
-        return Err(shape_error(columns, routes, first, RouterShape { layers: 0, top_k: 0, n_experts: 0 }));
+) -> Result<(Option<Tensor>, Vec<Option<usize>>), BatchError> {
+    let Some(routes) = &columns.routes else { return Ok((None, vec![None; columns.n_rows()])) };
+    let mut route_layers = Vec::with_capacity(columns.n_rows());
+    for row in 0..columns.n_rows() {
+        let has = routes.bytes.is_valid(row);
+        route_layers.push(if has { Some(recorded_layers(columns, routes, row, model.router)?) } else { None });
+    }
+    let (Some(layers), Some(router)) = (route_layers.iter().flatten().copied().max(), model.router) else {
+        return Ok((None, route_layers));
     };
-    let width = router.layers * router.top_k;
+    let width = layers * router.top_k;
     let mut ids = vec![ROUTER_CHOOSES; n_tokens * width];
     let mut from = 0;
-    for (row, has) in has_routes.iter().enumerate() {
+    for (row, own_layers) in route_layers.iter().enumerate() {
         let tokens = columns.token_ids.row(row).len();
-        if *has {
-            segment(columns, routes, row, router, &mut ids[from * width..(from + tokens - 1) * width])?;
+        if let Some(own_layers) = own_layers {
+            let out = &mut ids[from * width..(from + tokens - 1) * width];
+            segment(columns, routes, row, router, *own_layers, out)?;
         }
         from += tokens;
     }
-    let shape = [n_tokens as i64, router.layers as i64, router.top_k as i64];
+    let shape = [n_tokens as i64, layers as i64, router.top_k as i64];
     let tensor = torch(place, Tensor::f_from_slice(&ids).and_then(|flat| flat.f_view(shape)))?;
-    Ok((Some(tensor), has_routes))
+    Ok((Some(tensor), route_layers))
 }
 
-/// Widens the choices of one segment into their place.
+/// The layers of a segment's choices, which must be those of the model or those of its layers that have experts.
+fn recorded_layers(
+    columns: &Columns,
+    routes: &RouteColumns,
+    row: usize,
+    router: Option<RouterShape>,
+) -> Result<usize, BatchError> {
+    let router = router.unwrap_or(RouterShape { layers: 0, expert_layers: 0, top_k: 0, n_experts: 0 });
+    let said = |array: &Int32Array| array.is_valid(row).then(|| usize::try_from(array.value(row)).ok()).flatten();
+    match (said(&routes.layers), said(&routes.top_k)) {
+        (Some(layers), Some(top_k))
+            if layers > 0 && (layers == router.layers || layers == router.expert_layers) && top_k == router.top_k =>
+        {
+            Ok(layers)
+        }
+        _ => Err(shape_error(columns, routes, row, router)),
+    }
+}
+
+/// Widens the choices of one segment into their place: `out` is `[n_tokens − 1, layers of the micro-batch, top_k]`.
 fn segment(
     columns: &Columns,
     routes: &RouteColumns,
     row: usize,
     router: RouterShape,
+    layers: usize,
     out: &mut [i32],
 ) -> Result<(), BatchError> {
-    let is = |array: &arrow::array::Int32Array, wanted: usize| {
-        array.is_valid(row) && usize::try_from(array.value(row)).is_ok_and(|found| found == wanted)
-    };
-    if !is(&routes.layers, router.layers) || !is(&routes.top_k, router.top_k) {
-        return Err(shape_error(columns, routes, row, router));
-    }
     let bytes = routes.bytes.value(row);
     let dtype = if routes.dtype.is_valid(row) { routes.dtype.value(row) } else { "" };
     let size = match dtype {
@@ -61,26 +79,31 @@ fn segment(
         "uint16" => 2,
         found => return Err(BatchError::RoutesDtype { at: columns.segment(row), found: found.into() }),
     };
-    if bytes.len() != out.len() * size {
-        return Err(BatchError::RoutesLength {
-            at: columns.segment(row),
-            found: bytes.len(),
-            expected: out.len() * size,
-        });
+    let n_chosen = columns.token_ids.row(row).len() - 1;
+    let width = layers * router.top_k;
+    let (found, expected) = (bytes.len(), n_chosen * width * size);
+    if found != expected {
+        return Err(BatchError::RoutesLength { at: columns.segment(row), found, expected });
     }
-    match size {
-        1 => out.iter_mut().zip(bytes).for_each(|(id, byte)| *id = i32::from(*byte)),
-        _ => out.iter_mut().zip(bytes.as_chunks::<2>().0).for_each(|(id, two)| *id = u16::from_le_bytes(*two).into()),
+    // a segment of one token has no choice at all
+    let wide = out.len().checked_div(n_chosen).unwrap_or(0).max(1);
+    for (token, (to, from)) in out.chunks_mut(wide).zip(bytes.chunks(width * size)).enumerate() {
+        let to = &mut to[..width];
+        match size {
+            1 => to.iter_mut().zip(from).for_each(|(id, byte)| *id = i32::from(*byte)),
+            _ => to.iter_mut().zip(from.as_chunks::<2>().0).for_each(|(id, two)| *id = u16::from_le_bytes(*two).into()),
+        }
+        if let Some(at) = to.iter().position(|id| *id as usize >= router.n_experts) {
+            return Err(BatchError::ExpertId {
+                at: columns.token(row, token),
+                layer: at / router.top_k,
+                rank: at % router.top_k,
+                expert_id: to[at] as usize,
+                n_experts: router.n_experts,
+            });
+        }
     }
-    let Some(at) = out.iter().position(|id| *id as usize >= router.n_experts) else { return Ok(()) };
-    let width = router.layers * router.top_k;
-    Err(BatchError::ExpertId {
-        at: columns.token(row, at / width),
-        layer: at % width / router.top_k,
-        rank: at % router.top_k,
-        expert_id: out[at] as usize,
-        n_experts: router.n_experts,
-    })
+    Ok(())
 }
 
 fn shape_error(columns: &Columns, routes: &RouteColumns, row: usize, router: RouterShape) -> BatchError {
@@ -90,6 +113,7 @@ fn shape_error(columns: &Columns, routes: &RouteColumns, row: usize, router: Rou
         layers: said(&routes.layers),
         top_k: said(&routes.top_k),
         model_layers: router.layers,
+        model_expert_layers: router.expert_layers,
         model_top_k: router.top_k,
     }
 }

@@ -27,8 +27,8 @@ pub struct Segment {
     pub loss_weight: f64,
     /// Whether it ended at its length limit.
     pub truncated: bool,
-    /// Whether its router choices were recorded.
-    pub has_routes: bool,
+    /// Layers of its recorded router choices: all of the model's, or those that have experts. None if there are no choices.
+    pub route_layers: Option<usize>,
 }
 
 /// Tensors over all T tokens of a micro-batch, its S segments end to end.
@@ -48,7 +48,8 @@ pub struct PackedTokens {
     /// no segment has any and the loss does not need them.
     pub logprobs: Option<Tensor>,
     /// `[T, layers, top_k]` int32: the experts that the router chose while sampling, −1 where the router has to choose itself
-    /// (the last token of a segment, and segments without recorded choices). None where no segment has any.
+    /// (the last token of a segment, and segments without recorded choices). `layers` is the largest [`Segment::route_layers`];
+    /// where a segment has fewer, they come first and the rest is −1. None where no segment has any.
     pub routed_experts: Option<Tensor>,
 }
 
@@ -101,6 +102,11 @@ impl MicroBatch {
     /// Its segments, in packed order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Where the N trained tokens stand in the packed ones.
+    pub(crate) fn trained_rows(&self) -> &[i64] {
+        &self.trained_rows
     }
 
     /// Whether the rank has nothing to do. It takes part in collectives all the same.

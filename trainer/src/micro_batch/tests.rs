@@ -11,7 +11,7 @@ use super::made::{Row, batch, columns};
 use super::{BatchError, MicroBatch, ModelLimits, Needs, Place, RouterShape};
 
 const PLACE: Place = Place { train_step: 7, dp_rank: 1, micro_batch: 2 };
-const ROUTER: RouterShape = RouterShape { layers: 2, top_k: 2, n_experts: 8 };
+const ROUTER: RouterShape = RouterShape { layers: 2, expert_layers: 2, top_k: 2, n_experts: 8 };
 const MODEL: ModelLimits = ModelLimits { vocab_size: 100, positions_max: 6, router: Some(ROUTER) };
 const WITH_LOGPROBS: Needs = Needs { logprobs: true };
 
@@ -203,7 +203,7 @@ fn router_choices_are_laid_over_the_packed_tokens() {
     expected.extend(0..8);
     expected.extend([-1; 4]);
     assert_eq!(ints(&routes.view(-1)), expected);
-    assert_eq!((found.segments()[0].has_routes, found.segments()[1].has_routes), (false, true));
+    assert_eq!((found.segments()[0].route_layers, found.segments()[1].route_layers), (None, Some(2)));
     assert!(read(&two()).unwrap().packed.routed_experts.is_none());
 }
 
@@ -220,9 +220,12 @@ fn router_choices_that_do_not_fit_the_model_are_named() {
         MicroBatch::read(&batch(&rows), PLACE, &model, WITH_LOGPROBS)
     };
     for (router, words) in [
-        (Some(RouterShape { layers: 3, ..ROUTER }), "2 layers and 2 experts a token, the model has 3 and 2"),
-        (Some(RouterShape { top_k: 4, ..ROUTER }), "the model has 2 and 4"),
-        (None, "the model has 0 and 0"),
+        (
+            Some(RouterShape { layers: 4, expert_layers: 3, ..ROUTER }),
+            "2 layers and 2 experts a token, the model has 4 layers, 3 with",
+        ),
+        (Some(RouterShape { top_k: 4, ..ROUTER }), "and 4 experts a token"),
+        (None, "the model has 0 layers, 0 with experts, and 0 experts a token"),
     ] {
         let error = read(router).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

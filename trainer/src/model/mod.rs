@@ -14,7 +14,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::files::{ModelFiles, ModelSink};
-use crate::native::set_gradient;
+use crate::native::{global_norm, set_gradient};
 use crate::rope::Angles;
 use crate::row::PackedRow;
 use crate::weights::{ParameterSpec, load_parameters, parameter_specs, random_parameters, save_parameters, write_json};
@@ -166,6 +166,19 @@ impl Model {
     /// [`Error::Torch`] if libtorch refuses.
     pub fn clear_gradients(&self) -> Result<()> {
         self.parameters.iter().try_for_each(|parameter| set_gradient(parameter.tensor(), None))
+    }
+
+    /// The 2-norm of all gradients together, and none before the first backward. Waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Torch`] if libtorch refuses.
+    pub fn gradient_norm(&self) -> Result<Option<f64>> {
+        let gradients = self.parameters.iter().filter_map(|p| p.gradient().transpose()).collect::<Result<Vec<_>>>()?;
+        if gradients.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(global_norm(&gradients)?.f_double_value(&[])?))
     }
 
     /// The logits of a whole row, `[T, vocab]` in f32, without gradient. For tests and single tokens: a training step

@@ -3,68 +3,14 @@
 //! Under bf16 the weights that are updated are f32 copies (masters), and gradients of several micro-batches are summed
 //! up in f32: a bf16 weight does not move by less than a 256th of itself, and most updates are smaller.
 
-use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+
 use tch::{Kind, Tensor, no_grad};
 
 use crate::error::{Error, Result};
 use crate::model::{Model, Parameter};
 use crate::native::{AdamwStep, fused_adamw, global_norm, scale, set_gradient};
-
-/// How weights are updated.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdamWSettings {
-    /// Learning rate at its full height. Policies are moved in small steps: larger ones leave what was sampled behind.
-    pub learning_rate: f64,
-    /// Memory of the mean gradient.
-    pub beta1: f64,
-    /// Memory of the mean square.
-    pub beta2: f64,
-    /// Added to the root of the mean square.
-    pub eps: f64,
-    /// Share of a weight that decays per step at learning rate 1, apart from the gradient; matrices only, norms and
-    /// biases do not decay.
-    pub weight_decay: f64,
-    /// Gradients are scaled down to this 2-norm over all parameters; none leaves them.
-    pub grad_norm_max: Option<f64>,
-}
-
-impl Default for AdamWSettings {
-    fn default() -> Self {
-        Self { learning_rate: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, grad_norm_max: Some(1.0) }
-    }
-}
-
-impl AdamWSettings {
-    /// Checks every number.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Setting`] naming the one that makes no sense.
-    pub fn check(&self) -> Result<()> {
-        let at_least_0 = |x: f64| x.is_finite() && x >= 0.0;
-        let below_1 = |x: f64| (0.0..1.0).contains(&x);
-        let checks = [
-            ("learning_rate", self.learning_rate, at_least_0(self.learning_rate), "must be 0 or more"),
-            ("beta1", self.beta1, below_1(self.beta1), "must be from 0 to below 1"),
-            ("beta2", self.beta2, below_1(self.beta2), "must be from 0 to below 1"),
-            ("eps", self.eps, self.eps.is_finite() && self.eps > 0.0, "must be above 0"),
-            ("weight_decay", self.weight_decay, at_least_0(self.weight_decay), "must be 0 or more"),
-        ];
-        for (setting, value, fine, problem) in checks {
-            if !fine {
-                return Err(Error::Setting { setting, value: value.to_string(), problem });
-            }
-        }
-        match self.grad_norm_max {
-            Some(value) if !(value.is_finite() && value > 0.0) => {
-                let problem = "must be above 0; leave it out to clip nothing";
-                Err(Error::Setting { setting: "grad_norm_max", value: value.to_string(), problem })
-            }
-            _ => Ok(()),
-        }
-    }
-}
+use crate::settings::AdamWSettings;
 
 /// What a step did.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,7 +55,7 @@ impl AdamW {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for settings that make no sense, [`Error::Torch`] for want of memory: 8 bytes a parameter,
+    /// [`Error::Settings`] for settings that make no sense, [`Error::Torch`] for want of memory: 8 bytes a parameter,
     /// 16 under bf16.
     pub fn new(model: &Model, settings: AdamWSettings) -> Result<Self> {
         settings.check()?;
@@ -156,7 +102,9 @@ impl AdamW {
         }
         let grad_norm = global_norm(&all)?.f_double_value(&[])?;
         if !grad_norm.is_finite() {
-            return Ok(StepOutcome::NotFinite { parameter: first_not_finite(model, &gradients)? });
+            // each may be finite, and the sum of their squares not
+            let parameter = first_not_finite(model, &gradients)?.unwrap_or_else(|| "all together".to_owned());
+            return Ok(StepOutcome::NotFinite { parameter });
         }
         if let Some(max) = self.settings.grad_norm_max.filter(|max| grad_norm > *max) {
             // the small number is PyTorch's, so that both clip alike
@@ -214,24 +162,37 @@ impl AdamW {
     ///
     /// [`Error::OptimizerState`] for a tensor that is missing, left over or of another shape; nothing is changed then.
     pub fn restore(&mut self, model: &Model, state: &[NamedState]) -> Result<()> {
+        let shapes: Vec<_> = state.iter().map(|(name, tensor)| (name.as_str(), tensor.size())).collect();
+        self.check_state(model, &shapes)?;
+        let given: HashMap<&str, &Tensor> = state.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        self.take_state(model, |name| Ok(given[name].shallow_clone()))
+    }
+
+    /// Whether tensors of these names and shapes are the state of an optimiser of `model`.
+    pub(crate) fn check_state(&self, model: &Model, shapes: &[(&str, Vec<i64>)]) -> Result<()> {
         let misfit = |problem: String| Error::OptimizerState { problem };
         let own = self.state(model);
-        let given: std::collections::HashMap<&str, &Tensor> = state.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let given: HashMap<&str, &Vec<i64>> = shapes.iter().map(|(n, s)| (*n, s)).collect();
         for (name, tensor) in &own {
             let found = given.get(name.as_str()).ok_or_else(|| misfit(format!("it has no {name}")))?;
-            let (expected, found) = (tensor.size(), found.size());
-            if expected != found {
+            let expected = tensor.size();
+            if expected != **found {
                 return Err(misfit(format!("{name} is {found:?}, and here {expected:?}")));
             }
         }
-        if given.len() != own.len() {
-            let known: std::collections::HashSet<&str> = own.iter().map(|(n, _)| n.as_str()).collect();
-            let extra = state.iter().find(|(name, _)| !known.contains(name.as_str())).map(|(n, _)| n.as_str());
+        if shapes.len() != own.len() {
+            let known: HashSet<&str> = own.iter().map(|(n, _)| n.as_str()).collect();
+            let extra = shapes.iter().find(|(name, _)| !known.contains(name)).map(|(n, _)| *n);
             return Err(misfit(format!("it also has {}", extra.unwrap_or("a tensor twice"))));
         }
+        Ok(())
+    }
+
+    /// Copies the state that [`Self::check_state`] looked at, one tensor after the other.
+    pub(crate) fn take_state(&mut self, model: &Model, mut read: impl FnMut(&str) -> Result<Tensor>) -> Result<()> {
         no_grad(|| {
-            for (name, mut tensor) in own {
-                tensor.f_copy_(given[name.as_str()])?;
+            for (name, mut tensor) in self.state(model) {
+                tensor.f_copy_(&read(&name)?)?;
             }
             self.publish(model, |_| true)
         })
@@ -296,13 +257,13 @@ impl Slot {
     }
 }
 
-fn first_not_finite(model: &Model, gradients: &[Option<Tensor>]) -> Result<String> {
+/// The first parameter with a gradient that is not finite.
+fn first_not_finite(model: &Model, gradients: &[Option<Tensor>]) -> Result<Option<String>> {
     for (parameter, gradient) in model.parameters().iter().zip(gradients) {
         let Some(gradient) = gradient else { continue };
         if gradient.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
-            return Ok(parameter.name().to_owned());
+            return Ok(Some(parameter.name().to_owned()));
         }
     }
-    // each is finite, and their squares are not
-    Ok("all together".to_owned())
+    Ok(None)
 }

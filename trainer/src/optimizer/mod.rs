@@ -3,5 +3,5 @@
 mod adamw;
 mod schedule;
 
-pub use adamw::{AdamW, AdamWSettings, NamedState, StepOutcome};
+pub use adamw::{AdamW, NamedState, StepOutcome};
 pub use schedule::{Schedule, ScheduleShape};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::settings::{SettingsError, checked, number};
 
 /// What the learning rate does after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,9 +16,9 @@ pub enum ScheduleShape {
     Cosine,
 }
 
-/// Warm-up in a straight line, then a shape.
+/// Section `[schedule]`, checked: warm-up in a straight line, then a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(remote = "Self", default, deny_unknown_fields)]
 pub struct Schedule {
     /// What follows the warm-up. Constant is usual for reinforcement learning, where nobody knows how long a run will
     /// be worth its while.
@@ -32,6 +32,8 @@ pub struct Schedule {
     pub final_share: f64,
 }
 
+checked!(Schedule);
+
 impl Default for Schedule {
     fn default() -> Self {
         Self { shape: ScheduleShape::Constant, warmup_steps: 0, total_steps: 0, final_share: 0.0 }
@@ -43,15 +45,12 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] naming the one that does not.
-    pub fn check(&self) -> Result<()> {
-        if !(0.0..=1.0).contains(&self.final_share) {
-            let value = self.final_share.to_string();
-            return Err(Error::Setting { setting: "final_share", value, problem: "must be from 0 to 1" });
-        }
+    /// [`SettingsError`] naming the one that does not.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        number("schedule", "final_share", self.final_share, |v| (0.0..=1.0).contains(&v), "from 0 to 1")?;
         if self.shape != ScheduleShape::Constant && self.total_steps <= self.warmup_steps {
-            let value = self.total_steps.to_string();
-            return Err(Error::Setting { setting: "total_steps", value, problem: "must be more than warmup_steps" });
+            let (total_steps, warmup_steps) = (self.total_steps, self.warmup_steps);
+            return Err(SettingsError::NoStepsToFall { total_steps, warmup_steps });
         }
         Ok(())
     }

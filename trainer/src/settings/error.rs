@@ -40,6 +40,50 @@ pub enum SettingsError {
         /// The upper one.
         upper: f64,
     },
+    /// A word that is none of those that can be.
+    #[error("[{section}] {key} = \"{value}\": must be {expected}")]
+    Word {
+        /// The section of the file.
+        section: &'static str,
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: Box<str>,
+        /// What can be.
+        expected: &'static str,
+    },
+    /// A device that this machine does not have, or that this build cannot use.
+    #[error(
+        "[model] device = \"{device}\": libtorch sees {n_devices} CUDA devices here; set \"auto\" or \"cpu\", or install \
+         libtorch with CUDA"
+    )]
+    NoDevice {
+        /// As set.
+        device: Box<str>,
+        /// CUDA devices that there are.
+        n_devices: usize,
+    },
+    /// A falling learning rate without room to fall.
+    #[error(
+        "[schedule] total_steps = {total_steps}: must be above warmup_steps = {warmup_steps}, unless shape = \"constant\""
+    )]
+    NoStepsToFall {
+        /// Steps of the run.
+        total_steps: u64,
+        /// Steps until the full rate.
+        warmup_steps: u64,
+    },
+    /// Old log-probs that nothing reads.
+    #[error(
+        "[step] train_steps_per_policy = {steps} with [loss] kind = \"{kind}\": no old log-probs are read there; set it to 1, \
+         or use ppo_clip, gspo or cispo with old_logprobs = \"recomputed\" (not \"rollout\")"
+    )]
+    OldLogprobsUnread {
+        /// As set.
+        steps: u32,
+        /// The loss.
+        kind: &'static str,
+    },
     /// A correction of a ratio that has the rollout's log-probs in its denominator already.
     #[error(
         "[correction] kind = \"{kind}\" with [loss] old_logprobs = \"rollout\": that ratio is over the rollout's log-probs \
@@ -66,6 +110,10 @@ impl SettingsError {
             Self::Value { .. }
             | Self::NotRead { .. }
             | Self::Bounds { .. }
+            | Self::Word { .. }
+            | Self::NoDevice { .. }
+            | Self::NoStepsToFall { .. }
+            | Self::OldLogprobsUnread { .. }
             | Self::CorrectedTwice { .. }
             | Self::CorrectsSupervised { .. } => ErrorKind::Invalid,
         }
@@ -73,7 +121,7 @@ impl SettingsError {
 }
 
 /// `value` if `allowed` holds for it; never for NaN.
-pub(super) fn number(
+pub(crate) fn number(
     section: &'static str,
     key: &'static str,
     value: f64,

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 use super::layout::{Initial, ParameterSpec, StoredPart, parameter_specs};
+use super::tensors_file::{kind_of, parse_tensors};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::files::{FileBytes, ModelFiles};
@@ -21,6 +22,44 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// Weights files that have everything a config asks for, before a number of them is looked at.
+pub(crate) struct StoredWeights {
+    opened: Vec<(String, FileBytes)>,
+    specs: Vec<ParameterSpec>,
+}
+
+impl StoredWeights {
+    /// Opens the files of a model and checks that they fit `config`.
+    pub(crate) fn open(files: &dyn ModelFiles, config: &ModelConfig) -> Result<Self> {
+        let stored = Self { opened: open_all(files)?, specs: parameter_specs(config) };
+        let shards = stored.shards()?;
+        Found::of(&shards).check(config, &stored.specs)?;
+        drop(shards);
+        Ok(stored)
+    }
+
+    /// The files by name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.opened.iter().map(|(name, bytes)| (name.as_str(), &**bytes))
+    }
+
+    fn shards(&self) -> Result<Vec<(&str, SafeTensors<'_>)>> {
+        self.opened.iter().map(|(name, bytes)| Ok((name.as_str(), parse_tensors(name, bytes)?))).collect()
+    }
+
+    /// Gives every parameter, one after the other in the order of [`parameter_specs`], as a plain tensor.
+    pub(crate) fn each(
+        &self,
+        kind: Kind,
+        device: Device,
+        mut take: impl FnMut(&ParameterSpec, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let shards = self.shards()?;
+        let found = Found::of(&shards);
+        self.specs.iter().try_for_each(|spec| take(spec, found.parameter(spec, kind, device)?))
+    }
+}
+
 /// Loads every parameter, in the order of [`parameter_specs`], as plain tensors without gradient.
 pub(crate) fn load_parameters(
     files: &dyn ModelFiles,
@@ -28,25 +67,12 @@ pub(crate) fn load_parameters(
     kind: Kind,
     device: Device,
 ) -> Result<Vec<(ParameterSpec, Tensor)>> {
-    let opened = open_all(files)?;
-    let shards = opened
-        .iter()
-        .map(|(name, bytes)| {
-            let shard =
-                SafeTensors::deserialize(bytes).map_err(|source| Error::WeightsFile { name: name.clone(), source })?;
-            Ok((name.as_str(), shard))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let specs = parameter_specs(config);
-    let found = Found::of(&shards);
-    found.check(config, &specs)?;
-    specs
-        .into_iter()
-        .map(|spec| {
-            let tensor = found.parameter(&spec, kind, device)?;
-            Ok((spec, tensor))
-        })
-        .collect()
+    let mut parameters = Vec::new();
+    StoredWeights::open(files, config)?.each(kind, device, |spec, tensor| {
+        parameters.push((spec.clone(), tensor));
+        Ok(())
+    })?;
+    Ok(parameters)
 }
 
 /// Parameters of a model that nobody trained yet: drawn from libtorch's generator, so that `tch::manual_seed` repeats
@@ -183,14 +209,5 @@ impl<'a> Found<'a> {
         let stored = self.0.get(&part.name).ok_or_else(|| Error::TensorMissing { tensor: part.name.clone() })?;
         let kind = kind_of(&part.name, stored.dtype)?;
         Ok(Tensor::f_from_data_size(stored.data, &stored.shape, kind)?)
-    }
-}
-
-fn kind_of(tensor: &str, dtype: Dtype) -> Result<Kind> {
-    match dtype {
-        Dtype::F32 => Ok(Kind::Float),
-        Dtype::BF16 => Ok(Kind::BFloat16),
-        Dtype::F16 => Ok(Kind::Half),
-        other => Err(Error::TensorKind { tensor: tensor.to_owned(), found: format!("{other:?}") }),
     }
 }

@@ -9,3 +9,4 @@ mod precision;
 mod recompute;
 mod replay;
 mod resume;
+mod training;

@@ -1,0 +1,240 @@
+//! One train step, from its first micro-batch to its update.
+
+use tch::{Device, Tensor};
+
+use super::gradient_search::{GradientSearch, TokenGradients};
+use super::not_finite::{NotFiniteReport, first_not_finite};
+use super::pass::{Pass, no_logprobs};
+use super::report::{MicroBatchOutcome, StepReport, TrainStepOutcome};
+use super::trainer::Trainer;
+use crate::error::{Error, Result};
+use crate::loss::{LossInput, LossStats, Quantity};
+use crate::metrics::names;
+use crate::micro_batch::{MicroBatch, Place};
+use crate::model::Model;
+use crate::optimizer::StepOutcome;
+use crate::scores::TokenScores;
+
+/// A train step that has begun. Dropped without [`TrainStep::finish`] it has changed nothing.
+#[derive(Debug)]
+#[must_use = "a step that is not finished updates nothing"]
+pub struct TrainStep<'t> {
+    trainer: &'t mut Trainer,
+    /// None before the first micro-batch that was computed.
+    stats: Option<LossStats>,
+    not_finite: Option<NotFiniteReport>,
+    n_micro_batches: u64,
+    last_place: Place,
+    /// Whether what an earlier step left was looked after.
+    is_clean: bool,
+}
+
+/// What one micro-batch gave.
+struct Losses {
+    logprobs: Tensor,
+    stats: LossStats,
+    not_finite: Option<NotFiniteReport>,
+}
+
+impl<'t> TrainStep<'t> {
+    pub(super) fn begin(trainer: &'t mut Trainer) -> Self {
+        Self {
+            trainer,
+            stats: None,
+            not_finite: None,
+            n_micro_batches: 0,
+            last_place: Place::default(),
+            is_clean: false,
+        }
+    }
+
+    /// The model, with the gradients summed up so far on its parameters (under bf16 they are in the optimiser).
+    pub fn model(&self) -> &Model {
+        &self.trainer.model
+    }
+
+    /// Forward, loss, backward; the gradients are added to the step's. `batch` may be on the CPU or on the model's device; on
+    /// the CPU is better, since its tokens are looked at there. `old_logprobs` `[N]` are those of [`Trainer::logprobs`];
+    /// none: the ratio is over this step's own, and 1.
+    ///
+    /// A micro-batch in which nothing is trained costs nothing. After one with a number that is none the rest of the step
+    /// is not computed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OldLogprobsMissing`] if they are needed, [`Error::Loss`] if they are not as many as there are trained
+    /// tokens, [`Error::TokenRange`] and the like for a micro-batch that was read for another model, [`Error::Torch`] for want
+    /// of memory. Drop the step then.
+    pub fn micro_batch(&mut self, batch: &MicroBatch, old_logprobs: Option<&Tensor>) -> Result<MicroBatchOutcome> {
+        self.n_micro_batches += 1;
+        self.last_place = batch.place();
+        if let Some(report) = &self.not_finite {
+            return Ok(MicroBatchOutcome { trainer_logprobs: no_logprobs()?, not_finite: Some(report.clone()) });
+        }
+        let device = self.trainer.model.options().device;
+        let Some(pass) = Pass::of(batch, device)? else {
+            return Ok(MicroBatchOutcome { trainer_logprobs: no_logprobs()?, not_finite: None });
+        };
+        if old_logprobs.is_none() && self.trainer.needs_old_logprobs() {
+            let steps = self.trainer.settings.step.train_steps_per_policy;
+            return Err(Error::OldLogprobsMissing { place: batch.place(), steps });
+        }
+        self.forget_leftovers()?;
+        self.trainer.has_gradients = true;
+        let losses = self.run(batch, &pass, old_logprobs)?;
+        match losses.not_finite {
+            None => {
+                self.trainer.optimizer.accumulate(&self.trainer.model)?;
+                match &mut self.stats {
+                    Some(stats) => stats.add(&losses.stats)?,
+                    none => *none = Some(losses.stats),
+                }
+            }
+            Some(report) => self.not_finite = Some(report),
+        }
+        let trainer_logprobs = losses.logprobs.f_to_device(Device::Cpu)?;
+        Ok(MicroBatchOutcome { trainer_logprobs, not_finite: self.not_finite.clone() })
+    }
+
+    /// A step before this one may have been dropped half way.
+    fn forget_leftovers(&mut self) -> Result<()> {
+        if !self.is_clean {
+            self.trainer.forget_gradients()?;
+            self.is_clean = true;
+        }
+        Ok(())
+    }
+
+    fn run(&self, batch: &MicroBatch, pass: &Pass, old_logprobs: Option<&Tensor>) -> Result<Losses> {
+        let Trainer { model, reference, settings, objective, .. } = &*self.trainer;
+        let device = model.options().device;
+        let moved;
+        let batch = if batch.trained.rows.device() == device {
+            batch
+        } else {
+            moved = batch.to_device(device)?;
+            &moved
+        };
+        let old_logprobs = old_logprobs.map(|old| old.f_to_device(device)).transpose()?;
+        // before the pass whose activations are kept
+        let reference = reference.as_ref();
+        let ref_logprobs =
+            reference.map(|r| pass.reference_logprobs(r, settings.model.score_options(false))).transpose()?;
+
+        let with_entropy = objective.needs_entropy() || settings.step.report_entropy;
+        let (forward, score) = (settings.model.forward_options(), settings.model.score_options(with_entropy));
+        let trace = model.forward(&pass.row, forward)?;
+        let scores = trace.scores(Some(&pass.wanted), score)?;
+        let logprobs = scores.logprobs.f_index_select(0, &pass.rows)?;
+        let entropy = scores.entropy.as_ref().map(|entropy| entropy.f_index_select(0, &pass.rows)).transpose()?;
+        let input = LossInput {
+            old_logprobs: old_logprobs.as_ref(),
+            ref_logprobs: ref_logprobs.as_ref(),
+            entropy: entropy.as_ref(),
+            ..LossInput::of(batch, &logprobs)
+        };
+        let output = objective.evaluate(&input)?;
+        output.loss.f_backward()?;
+        let gradients = TokenGradients::of(&scores, &pass.rows)?;
+
+        let optional = |quantity, values: Option<&'_ Tensor>| values.map(|v| (quantity, v.shallow_clone()));
+        let mut looked_at = vec![(Quantity::TrainerLogprobs, logprobs.shallow_clone())];
+        looked_at.extend(optional(Quantity::OldLogprobs, old_logprobs.as_ref()));
+        looked_at.extend(optional(Quantity::RefLogprobs, ref_logprobs.as_ref()));
+        // one that is only reported on does not stop a step
+        looked_at.extend(optional(Quantity::Entropy, entropy.as_ref().filter(|_| objective.needs_entropy())));
+        looked_at.push((Quantity::Loss, output.token_loss.shallow_clone()));
+        looked_at.push((Quantity::Gradient, gradients.logprobs.shallow_clone()));
+        looked_at.extend(optional(Quantity::Gradient, gradients.entropy.as_ref()));
+        let looked_at: Vec<_> = looked_at.iter().map(|(quantity, values)| (*quantity, values)).collect();
+
+        let mut not_finite = first_not_finite(&looked_at, batch)?;
+        if not_finite.is_none() {
+            trace.backward(scores)?;
+            let norm = model.gradient_norm()?.unwrap_or(0.0);
+            if !norm.is_finite() {
+                let search = GradientSearch { model, batch, pass, gradients: &gradients, forward, scores: score };
+                not_finite = Some(search.report(norm)?);
+            }
+        }
+        Ok(Losses { logprobs: logprobs.f_detach()?, stats: output.stats, not_finite })
+    }
+
+    /// Ends the step: clips the gradients and updates the weights, or forgets the gradients if a number was none. Either way
+    /// the step counts for the schedule.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Torch`] for want of memory.
+    pub fn finish(mut self) -> Result<StepReport> {
+        self.forget_leftovers()?;
+        let learning_rate = self.trainer.learning_rate();
+        let outcome = match self.not_finite.take() {
+            Some(report) => TrainStepOutcome::Skipped(report),
+            None if !self.trainer.has_gradients => TrainStepOutcome::Updated { grad_norm: 0.0, learning_rate },
+            None => self.update(learning_rate)?,
+        };
+        let trainer = self.trainer;
+        let mut stats = match self.stats {
+            Some(stats) => stats,
+            None => LossStats::none(trainer.model.options().device)?,
+        };
+        let mut metrics = Vec::new();
+        match &outcome {
+            TrainStepOutcome::Updated { grad_norm, .. } => {
+                trainer.has_gradients = false;
+                metrics.extend(stats.metrics()?);
+                metrics.push((names::GRAD_NORM, *grad_norm));
+                metrics.push((names::LEARNING_RATE, learning_rate));
+                metrics.push((names::SKIPPED_MICRO_BATCHES, 0.0));
+            }
+            TrainStepOutcome::Skipped(_) => {
+                trainer.forget_gradients()?;
+                trainer.skipped_train_steps += 1;
+                stats = LossStats::none(trainer.model.options().device)?;
+                metrics.push((names::SKIPPED_MICRO_BATCHES, self.n_micro_batches as f64));
+            }
+        }
+        trainer.train_steps += 1;
+        metrics.push((names::SKIPPED_TRAIN_STEPS, trainer.skipped_train_steps as f64));
+        Ok(StepReport { outcome, metrics, stats })
+    }
+
+    fn update(&mut self, learning_rate: f64) -> Result<TrainStepOutcome> {
+        let Trainer { optimizer, model, .. } = &mut *self.trainer;
+        Ok(match optimizer.step(model, learning_rate)? {
+            StepOutcome::Updated { grad_norm } => TrainStepOutcome::Updated { grad_norm, learning_rate },
+            StepOutcome::NotFinite { parameter } => TrainStepOutcome::Skipped(NotFiniteReport {
+                place: self.last_place,
+                at: None,
+                quantity: Quantity::Gradient,
+                value: f64::INFINITY,
+                parameter: Some(parameter),
+            }),
+        })
+    }
+}
+
+impl TokenGradients {
+    fn of(scores: &TokenScores, rows: &Tensor) -> Result<Self> {
+        let at = |leaf: &Tensor| {
+            let gradient = leaf.f_grad()?;
+            Ok::<_, Error>(if gradient.defined() { Some(gradient.f_index_select(0, rows)?) } else { None })
+        };
+        let logprobs = match at(&scores.logprobs)? {
+            Some(gradient) => gradient,
+            None => rows.f_zeros_like()?.f_to_kind(tch::Kind::Float)?,
+        };
+        Ok(Self { logprobs, entropy: scores.entropy.as_ref().map(at).transpose()?.flatten() })
+    }
+}
+
+impl GradientSearch<'_> {
+    fn report(&self, norm: f64) -> Result<NotFiniteReport> {
+        // the search runs segments again, over the gradients that are looked at here
+        let parameter = self.parameter()?;
+        let at = self.token()?.map(Box::new);
+        let (place, quantity) = (self.batch.place(), Quantity::Gradient);
+        Ok(NotFiniteReport { place, at, quantity, value: norm, parameter })
+    }
+}
