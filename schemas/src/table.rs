@@ -38,11 +38,17 @@ pub enum Table {
     Plans,
     /// Micro-batches that were streamed, with their hashes.
     Streamed,
+    /// One metric of one train step each.
+    TrainMetrics,
+    /// The trainer's own log-probs of a segment, one train step each.
+    TrainerLogprobs,
+    /// One published set of weights each, written after its files.
+    Checkpoints,
 }
 
 impl Table {
     /// All tables, in commit order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Contents,
         Self::WeightVersions,
         Self::Steps,
@@ -54,10 +60,20 @@ impl Table {
         Self::Batches,
         Self::Plans,
         Self::Streamed,
+        Self::TrainMetrics,
+        Self::TrainerLogprobs,
+        Self::Checkpoints,
     ];
 
     /// Tables that a store made by an early release lacks. They read as empty there, and the first write makes them.
-    pub const ADDED_LATER: [Self; 3] = [Self::Batches, Self::Plans, Self::Streamed];
+    pub const ADDED_LATER: [Self; 6] = [
+        Self::Batches,
+        Self::Plans,
+        Self::Streamed,
+        Self::TrainMetrics,
+        Self::TrainerLogprobs,
+        Self::Checkpoints,
+    ];
 
     /// The table's name in paths and SQL.
     pub fn name(self) -> &'static str {
@@ -73,6 +89,9 @@ impl Table {
             Self::Batches => "batches",
             Self::Plans => "plans",
             Self::Streamed => "streamed",
+            Self::TrainMetrics => "train_metrics",
+            Self::TrainerLogprobs => "trainer_logprobs",
+            Self::Checkpoints => "checkpoints",
         }
     }
 
@@ -96,6 +115,9 @@ impl Table {
             Self::Batches => tables::batches::schema(),
             Self::Plans => tables::plans::schema(),
             Self::Streamed => tables::streamed::schema(),
+            Self::TrainMetrics => tables::train_metrics::schema(),
+            Self::TrainerLogprobs => tables::trainer_logprobs::schema(),
+            Self::Checkpoints => tables::checkpoints::schema(),
         }
     }
 }

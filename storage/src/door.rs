@@ -9,6 +9,7 @@ use arrow::array::{
 use dressage_codec::Header;
 use dressage_schemas::Table;
 use dressage_schemas::ids::TrajectoryKey;
+use dressage_schemas::tables::trainer_logprobs::LIST_COLUMNS;
 
 use crate::error::{Error, Result};
 use crate::physical::{binary, typed};
@@ -19,6 +20,7 @@ pub(crate) fn check(table: Table, batch: &RecordBatch) -> Result<()> {
     match table {
         Table::Steps => check_steps(batch),
         Table::Trajectories => check_trajectories(batch),
+        Table::TrainerLogprobs => check_trainer_logprobs(batch),
         _ => Ok(()),
     }
 }
@@ -180,6 +182,31 @@ fn span_sum(lengths: &arrow::array::ArrayRef) -> Option<i64> {
         sum += length.filter(|n| *n >= 0).map(i64::from)?;
     }
     Some(sum)
+}
+
+/// A log-prob for each place, and places that ascend.
+fn check_trainer_logprobs(batch: &RecordBatch) -> Result<()> {
+    const T: Table = Table::TrainerLogprobs;
+    let [places, logprobs, trainer_logprobs]: [&ListArray; 3] =
+        [typed(T, batch, LIST_COLUMNS[0])?, typed(T, batch, LIST_COLUMNS[1])?, typed(T, batch, LIST_COLUMNS[2])?];
+    let id: &StringArray = typed(T, batch, "trajectory_id")?;
+    for row in 0..batch.num_rows() {
+        let n_places = places.value_length(row);
+        let recorded = if logprobs.is_valid(row) { logprobs.value_length(row) } else { n_places };
+        let list = places.value(row);
+        let ascending = list.as_any().downcast_ref::<Int32Array>().is_some_and(|list| {
+            list.null_count() == 0 && list.values().first().is_none_or(|n| *n >= 0) && list.values().is_sorted_by(|a, b| a < b)
+        });
+        if !ascending || recorded != n_places || trainer_logprobs.value_length(row) != n_places {
+            let (id, trained) = (id.value(row), trainer_logprobs.value_length(row));
+            let detail = format!(
+                "trajectory {id:?}: {n_places} token_places, {recorded} logprobs, {trained} trainer_logprobs; there must be \
+                 as many of each, and the places must ascend from 0 or more"
+            );
+            return Err(Error::BatchShape { table: T, detail });
+        }
+    }
+    Ok(())
 }
 
 fn check_trajectories(batch: &RecordBatch) -> Result<()> {

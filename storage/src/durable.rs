@@ -160,10 +160,11 @@ pub(crate) fn flush(path: &FsPath) -> Result<()> {
     File::open(path).and_then(|f| f.sync_all()).map_err(|e| failed("flush", path, &e))
 }
 
-fn failed(action: &'static str, path: &FsPath, error: &std::io::Error) -> Error {
+/// What to do about a failure of the local file system, by its file or folder.
+pub(crate) fn failed(action: &'static str, path: &FsPath, error: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let kind = match error.kind() {
-        Io::StorageFull | Io::QuotaExceeded => dressage_schemas::ErrorKind::Exhausted,
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => dressage_schemas::ErrorKind::Exhausted,
         Io::NotFound => dressage_schemas::ErrorKind::NotFound,
         Io::PermissionDenied | Io::ReadOnlyFilesystem => dressage_schemas::ErrorKind::Invalid,
         _ => dressage_schemas::ErrorKind::Unavailable,

@@ -223,6 +223,41 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+    /// No checkpoint has this id.
+    #[error("no checkpoint {checkpoint:?} in this store; `dressage sql \"select train_run, checkpoint_id from checkpoints\"` lists them")]
+    CheckpointMissing {
+        /// As asked for.
+        checkpoint: String,
+    },
+    /// Several checkpoints have an id that begins so.
+    #[error("{count} checkpoints have an id that begins with {checkpoint:?}: give more of it")]
+    CheckpointAmbiguous {
+        /// As asked for.
+        checkpoint: String,
+        /// How many.
+        count: usize,
+    },
+    /// A training run went on without this process.
+    #[error(
+        "another process trains run {train_run}: its newest checkpoint is {newest}, not {expected}; stop one of the two, or \
+         train under another name"
+    )]
+    TrainRunMoved {
+        /// The training run.
+        train_run: String,
+        /// Its newest checkpoint, or "none".
+        newest: String,
+        /// The one that this process went on from, or "none".
+        expected: String,
+    },
+    /// A file is not what was written.
+    #[error("{object} is not what was written: {detail}; restore it, or go on from another checkpoint")]
+    FileDamaged {
+        /// Which file.
+        object: String,
+        /// What is wrong.
+        detail: String,
+    },
     /// A maintenance verb was not told enough to do anything.
     #[error("{verb} removes nothing unless told what to keep: give {missing}")]
     Unbounded {
@@ -329,18 +364,22 @@ impl Error {
             | Self::KeyCollision { .. }
             | Self::ColumnMissing { .. }
             | Self::PlanAmbiguous { .. }
+            | Self::CheckpointAmbiguous { .. }
             | Self::Unbounded { .. } => ErrorKind::Invalid,
             Self::StoreMissing { .. }
             | Self::SnapshotMissing { .. }
             | Self::RunMissing { .. }
             | Self::PlanMissing { .. }
+            | Self::CheckpointMissing { .. }
             | Self::VersionMissing { .. }
             | Self::RowMissing { .. } => ErrorKind::NotFound,
-            Self::FenceBroken { .. } | Self::BadRecord { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
+            Self::FenceBroken { .. } | Self::BadRecord { .. } | Self::Damaged { .. } | Self::FileDamaged { .. } => {
+                ErrorKind::Corrupt
+            }
             Self::TableAccess { kind, .. } | Self::ObjectAccess { kind, .. } => *kind,
             Self::StillUnavailable { .. } => ErrorKind::Unavailable,
             Self::LimitReached { .. } => ErrorKind::Exhausted,
-            Self::WriterBroken => ErrorKind::Conflict,
+            Self::WriterBroken | Self::TrainRunMoved { .. } => ErrorKind::Conflict,
             Self::TaskLost { .. } => ErrorKind::Internal,
         }
     }

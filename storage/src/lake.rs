@@ -15,11 +15,12 @@ use lance_file::version::LanceFileVersion;
 use lance_io::object_store::{ObjectStoreParams, ObjectStoreRegistry};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 
 use crate::durable;
 use crate::error::{Error, Result, kind_of_lance};
-use crate::location::Location;
+use crate::location::{Location, Objects};
 use crate::physical;
 use crate::race::{self, RaceOutcome};
 use crate::record::StoreRecord;
@@ -46,6 +47,8 @@ pub(crate) struct Opened {
     pub(crate) session: Arc<Session>,
     pub(crate) params: ObjectStoreParams,
     pub(crate) objects: Arc<dyn ObjectStore>,
+    /// The same client, where it takes large objects in parts.
+    pub(crate) parts: Option<Arc<dyn MultipartStore>>,
     pub(crate) root: Path,
     /// Newest handle of each table seen so far: opening from one is a look at the newest version's name.
     handles: Mutex<HashMap<Table, Arc<Dataset>>>,
@@ -67,8 +70,7 @@ struct Clients {
     uri: String,
     session: Arc<Session>,
     params: ObjectStoreParams,
-    objects: Arc<dyn ObjectStore>,
-    root: Path,
+    objects: Objects,
 }
 
 impl Clients {
@@ -80,13 +82,17 @@ impl Clients {
         // index pages are read again and again by look-ups; file metadata is small and read once a scan
         let session = Arc::new(Session::new(cache / 2, cache - cache / 2, Arc::new(ObjectStoreRegistry::default())));
         let params = location.table_params(settings)?;
-        let (objects, root) = location.objects(settings, &session).await?;
+        let objects = location.objects(settings, &session).await?;
         let uri = location.display();
-        Ok(Self { location, uri, session, params, objects, root })
+        Ok(Self { location, uri, session, params, objects })
+    }
+
+    async fn record(&self) -> Result<Option<StoreRecord>> {
+        StoreRecord::read(self.objects.store.as_ref(), &self.objects.root, &self.uri).await
     }
 
     fn into_lake(self, settings: StoreSettings, record: StoreRecord) -> Lake {
-        let Self { location, uri, session, params, objects, root } = self;
+        let Self { location, uri, session, params, objects: Objects { store: objects, parts, root } } = self;
         let inner = Opened {
             settings,
             location,
@@ -95,6 +101,7 @@ impl Clients {
             session,
             params,
             objects,
+            parts,
             root,
             handles: Mutex::default(),
             absent: Mutex::default(),
@@ -113,13 +120,13 @@ impl Lake {
     /// answer.
     pub async fn init(settings: StoreSettings) -> Result<Self> {
         let clients = Clients::connect(&settings).await?;
-        if let Some(record) = StoreRecord::read(clients.objects.as_ref(), &clients.root, &clients.uri).await? {
+        if let Some(record) = clients.record().await? {
             return Ok(clients.into_lake(settings, record));
         }
         if let Some(folder) = clients.location.folder() {
             create_folder(folder)?;
         }
-        let outcome = race_at(&clients.objects, &clients.root, &clients.location).await?;
+        let outcome = race_at(&clients.objects.store, &clients.objects.root, &clients.location).await?;
         if let Some(detail) = outcome.broken.clone() {
             return Err(Error::ConditionIgnored { uri: clients.uri, detail });
         }
@@ -142,7 +149,7 @@ impl Lake {
     /// `NotFound` where there is none, `Invalid` where its schema version does not fit this release.
     pub async fn open(settings: StoreSettings) -> Result<Self> {
         let clients = Clients::connect(&settings).await?;
-        let record = StoreRecord::read(clients.objects.as_ref(), &clients.root, &clients.uri).await?;
+        let record = clients.record().await?;
         let Some(record) = record else {
             return Err(Error::StoreMissing { uri: clients.uri });
         };

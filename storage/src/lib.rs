@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Read first: [`Lake`] (a store), [`LakeWriter`] (how rows get in), [`Snapshot`] (how they get out), [`maintain`]
-//! (how they are looked after).
+//! (how they are looked after), [`checkpoints`] and [`ObjectFolder`] (what is trained, and its files).
 //!
 //! Invariants:
 //!
@@ -25,7 +25,8 @@
 //! 2. A trajectory is visible whole or not at all: its row is committed after everything it names.
 //! 3. A reader pinned to a version is untouched by whatever is written, compacted or repaired meanwhile.
 //! 4. What `commit` acknowledged is on the disk or in the object store.
-//! 5. Columns that a scan does not ask for are not read.
+//! 5. A checkpoint is visible with all its files or not at all; a training run has one line of them.
+//! 6. Columns that a scan does not ask for are not read.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,6 +42,7 @@
 //! # }
 //! ```
 
+pub mod checkpoints;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod door;
@@ -51,6 +53,7 @@ mod index;
 mod lake;
 mod location;
 pub mod maintain;
+mod objects;
 mod physical;
 pub mod plans;
 mod race;
@@ -64,12 +67,14 @@ mod slice;
 mod snapshot;
 pub mod source;
 mod text_kind;
+pub mod training;
 mod writer;
 
 pub use dressage_schemas::ErrorKind;
 pub use error::{Cause, Error, Result};
 pub use fault::FAULT_VARIABLE;
 pub use lake::{IoStats, Lake};
+pub use objects::{BlockingFolder, FILE_BYTES_MAX, ObjectEntry, ObjectFolder};
 pub use physical::{PAYLOAD_HASH, ROW_ADDRESS};
 pub use race::RaceOutcome;
 pub use record::{RECORD_NAME, StoreRecord};

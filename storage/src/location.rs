@@ -9,8 +9,9 @@ use std::time::Duration;
 use dressage_schemas::Table;
 use lance::session::Session;
 use lance_io::object_store::{ObjectStoreParams, StorageOptionsAccessor};
-use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
+use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
@@ -22,6 +23,17 @@ use crate::settings::{S3Settings, StoreSettings};
 /// How often one HTTP request is retried below the table format. Low, because whole operations are retried above
 /// it under `retry_timeout_ms`.
 const REQUEST_RETRIES_MAX: usize = 3;
+
+/// A client for our own objects.
+#[derive(Clone)]
+pub(crate) struct Objects {
+    /// The client.
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// The same client, where it takes large objects in parts.
+    pub(crate) parts: Option<Arc<dyn MultipartStore>>,
+    /// Where the place is in it.
+    pub(crate) root: Path,
+}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,22 +135,18 @@ impl Location {
         Ok(params)
     }
 
-    /// A client for our own objects, and the path of the store in it.
-    pub(crate) async fn objects(
-        &self,
-        settings: &StoreSettings,
-        session: &Session,
-    ) -> Result<(Arc<dyn ObjectStore>, Path)> {
+    /// A client for our own objects, and the path of the place in it.
+    pub(crate) async fn objects(&self, settings: &StoreSettings, session: &Session) -> Result<Objects> {
         match self {
             Self::Local(path) => {
                 let store = LocalFileSystem::new().with_fsync(settings.local_fsync);
                 let root =
                     Path::from_absolute_path(path).map_err(|e| Error::object("open", self.display(), e.into()))?;
-                Ok((Arc::new(store), root))
+                Ok(Objects { store: Arc::new(store), parts: None, root })
             }
             Self::S3 { bucket, prefix } => {
                 let store = s3_client(bucket, &settings.s3, settings.retry_timeout_ms)?;
-                Ok((store, Path::from(prefix.as_str())))
+                Ok(Objects { parts: Some(store.clone()), store, root: Path::from(prefix.as_str()) })
             }
             Self::Memory(name) => {
                 // the table format's own client: only it can reach its memory
@@ -150,13 +158,12 @@ impl Location {
                 )
                 .await
                 .map_err(|e| Error::table("open", Table::Trajectories, e))?;
-                Ok((store.inner.clone(), root))
+                Ok(Objects { store: store.inner.clone(), parts: None, root })
             }
         }
     }
 }
 
-/// A `file://` URL of an absolute path.
 /// Takes `.` and `..` out of an absolute path: object paths have no such parts. What stands before a `..` is resolved
 /// first where it exists, because the parent of a symbolic link is the parent of what it points to.
 fn without_parents(path: &FsPath) -> PathBuf {
@@ -174,6 +181,7 @@ fn without_parents(path: &FsPath) -> PathBuf {
     out
 }
 
+/// A `file://` URL of an absolute path.
 fn file_url(path: &FsPath) -> Result<String> {
     Url::from_file_path(path).map(String::from).map_err(|()| Error::Setting {
         setting: "store",
@@ -220,7 +228,7 @@ fn s3_table_options(s3: &S3Settings, retry_timeout_ms: u64) -> Result<HashMap<St
 }
 
 /// A client of one bucket.
-pub(crate) fn s3_client(bucket: &str, s3: &S3Settings, retry_timeout_ms: u64) -> Result<Arc<dyn ObjectStore>> {
+pub(crate) fn s3_client(bucket: &str, s3: &S3Settings, retry_timeout_ms: u64) -> Result<Arc<AmazonS3>> {
     // without keys of our own, the environment's chain (instance role, web identity) applies
     let mut builder = if s3.access_key_id.is_some() { AmazonS3Builder::new() } else { AmazonS3Builder::from_env() };
     builder = builder

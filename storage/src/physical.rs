@@ -8,10 +8,14 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, LargeBinaryArray, RecordBatch, StringArray, StructArray, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int64Array, LargeBinaryArray, ListArray, RecordBatch, StringArray, StructArray,
+    UInt64Array,
+};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dressage_schemas::Table;
 use dressage_schemas::tables::steps::PAYLOAD_COLUMNS;
+use dressage_schemas::tables::trainer_logprobs::LIST_COLUMNS;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::error::{Error, Result};
@@ -40,12 +44,15 @@ fn is_compressed(table: Table, column: &str) -> bool {
         Table::Quarantine => column == "raw",
         Table::Rewards => column == "detail",
         Table::Plans => matches!(column, "sql" | "summary"),
+        Table::TrainerLogprobs => LIST_COLUMNS.contains(&column),
+        Table::Checkpoints => column == "settings",
         Table::WeightVersions
         | Table::IngestLog
         | Table::Trajectories
         | Table::Snapshots
         | Table::Batches
-        | Table::Streamed => false,
+        | Table::Streamed
+        | Table::TrainMetrics => false,
     }
 }
 
@@ -61,8 +68,7 @@ pub(crate) fn schema(table: Table) -> SchemaRef {
             };
             fields.push(lance::blob_field_with_options(ROUTED_EXPERTS, true, options));
         } else if is_compressed(table, field.name()) {
-            let hints = [(COMPRESSION.to_owned(), "zstd".to_owned()), (COMPRESSION_LEVEL.to_owned(), "1".to_owned())];
-            fields.push(field.as_ref().clone().with_metadata(hints.into()));
+            fields.push(with_hints(field));
         } else {
             fields.push(field.as_ref().clone());
         }
@@ -71,6 +77,27 @@ pub(crate) fn schema(table: Table) -> SchemaRef {
         fields.push(Field::new(PAYLOAD_HASH, DataType::Int64, false));
     }
     Arc::new(Schema::new_with_metadata(fields, logical.metadata().clone()))
+}
+
+/// The field with compression hints. Those of a list belong to its items, of which the table format makes the column.
+fn with_hints(field: &Field) -> Field {
+    let hints = [(COMPRESSION.to_owned(), "zstd".to_owned()), (COMPRESSION_LEVEL.to_owned(), "1".to_owned())];
+    match field.data_type() {
+        DataType::List(item) => field.clone().with_data_type(DataType::List(Arc::new(with_hints(item)))),
+        _ => field.clone().with_metadata(hints.into()),
+    }
+}
+
+/// The column under the type of `field`, which for a list may differ in the hints of its items only.
+fn as_typed(column: &ArrayRef, field: &Field) -> ArrayRef {
+    match (column.data_type(), field.data_type()) {
+        (DataType::List(from), DataType::List(to)) if from != to && from.data_type() == to.data_type() => {
+            let list: &ListArray = column.as_list();
+            let (_, offsets, values, nulls) = list.clone().into_parts();
+            Arc::new(ListArray::new(Arc::clone(to), offsets, values, nulls))
+        }
+        _ => Arc::clone(column),
+    }
 }
 
 /// A batch under the logical schema as it is written. Columns are matched by name and must all be there.
@@ -86,7 +113,7 @@ pub(crate) fn to_physical(table: Table, batch: &RecordBatch) -> Result<RecordBat
         if table == Table::Steps && field.name() == ROUTED_EXPERTS {
             columns.push(blob_array(binary(table, batch, ROUTED_EXPERTS)?));
         } else {
-            columns.push(column.clone());
+            columns.push(as_typed(column, field));
         }
     }
     RecordBatch::try_new(physical, columns).map_err(|e| Error::shape(table, &e))
@@ -106,7 +133,7 @@ pub(crate) fn to_logical(
         let array = batch
             .column_by_name(field.name())
             .ok_or_else(|| Error::ColumnMissing { table, column: field.name().clone() })?;
-        arrays.push(array.clone());
+        arrays.push(as_typed(array, field));
     }
     let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(schema, arrays, &options)
@@ -143,6 +170,7 @@ pub(crate) fn is_payload(table: Table, column: &str) -> bool {
         Table::Steps => PAYLOAD_COLUMNS.contains(&column),
         Table::Contents => matches!(column, "text" | "reasoning" | "tool_calls" | "body" | "data"),
         Table::Quarantine => column == "raw",
+        Table::TrainerLogprobs => LIST_COLUMNS.contains(&column),
         _ => false,
     }
 }
@@ -223,6 +251,21 @@ mod tests {
         let hashes: &Int64Array = typed(Table::Steps, &physical, PAYLOAD_HASH).unwrap();
         assert_eq!(hashes.value(0), payload_hash([Some(&[1, 0, 0, 0]), None, Some(&[9; 5])]));
         assert_ne!(hashes.value(0), hashes.value(1));
+    }
+
+    #[test]
+    fn the_items_of_compressed_lists_carry_the_hints_and_lose_them_when_read() {
+        use dressage_schemas::tables::trainer_logprobs::{TrainerLogprobRow, batch};
+        let row = TrainerLogprobRow { token_places: vec![3], trainer_logprobs: vec![-1.0], ..Default::default() };
+        let logical = batch(&[row, TrainerLogprobRow::default()]).unwrap();
+        let physical = to_physical(Table::TrainerLogprobs, &logical).unwrap();
+        let DataType::List(item) = physical.schema().field_with_name("logprobs").unwrap().data_type().clone() else {
+            panic!("a list")
+        };
+        assert_eq!(item.metadata()[COMPRESSION], "zstd");
+        let columns = all_columns(Table::TrainerLogprobs);
+        let again = to_logical(Table::TrainerLogprobs, &physical, &columns, false).unwrap();
+        assert_eq!(again.columns(), logical.columns());
     }
 
     #[test]

@@ -10,13 +10,12 @@ use dressage_schemas::tables::streamed::{self, StreamedRow};
 use futures::TryStreamExt;
 
 use crate::error::{Error, Result};
-use crate::fault;
 use crate::lake::{Lake, now_micros};
 use crate::maintain::rm_run::quoted;
 use crate::physical::typed;
 use crate::retry::random;
 use crate::scan::{self, BatchStream, ScanOptions};
-use crate::writer::commit;
+use crate::writer::commit::append_rows;
 
 /// The tag of the snapshot that a plan pins.
 pub fn snapshot_tag(plan_id: &str) -> String {
@@ -64,22 +63,6 @@ fn stamp(batch: &RecordBatch, plan_write_id: i64) -> Result<RecordBatch> {
 pub async fn append_streamed(lake: &Lake, rows: &[StreamedRow]) -> Result<()> {
     let batch = streamed::batch(rows).map_err(|e| Error::shape(Table::Streamed, &e))?;
     append_rows(lake, Table::Streamed, &[batch]).await
-}
-
-async fn append_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Result<()> {
-    if batches.iter().all(|b| b.num_rows() == 0) {
-        return Ok(());
-    }
-    lake.ensure_table(table).await?;
-    for batch in batches {
-        crate::door::check(table, batch)?;
-    }
-    let transaction = commit::write_batches(lake, table, batches).await?;
-    commit::flush_fragments(lake, table, commit::fragments_of(&transaction)).await?;
-    fault::point("written", table);
-    commit::commit(lake, table, transaction).await?;
-    fault::point("after", table);
-    Ok(())
 }
 
 /// The plan whose id begins with `prefix`.

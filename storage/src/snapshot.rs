@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
-use arrow::array::{Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow::array::{Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use dressage_schemas::Table;
 use futures::TryStreamExt;
 use futures::future::try_join_all;
@@ -217,14 +217,16 @@ impl Snapshot {
     }
 
     /// Rows of `contents`, `quarantine` or `weight_versions` that say again what an earlier row says: two writers
-    /// may store the same message at the same time. Empty for other tables; for `trajectories` see
-    /// [`superseded`](Self::superseded).
+    /// may store the same message at the same time. Rows of `checkpoints` that go on from where an earlier row does: two
+    /// processes may train one run. Empty for other tables; for `trajectories` see [`superseded`](Self::superseded).
     ///
     /// # Errors
     /// Where the table cannot be read.
     pub async fn duplicates(&self, table: Table) -> Result<RowSet> {
         match table {
-            Table::Contents | Table::Quarantine | Table::WeightVersions => self.replaced_rows(table).await,
+            Table::Contents | Table::Quarantine | Table::WeightVersions | Table::Checkpoints => {
+                self.replaced_rows(table).await
+            }
             _ => Ok(RowSet::default()),
         }
     }
@@ -250,13 +252,16 @@ fn identity_columns(table: Table) -> &'static [&'static str] {
         Table::Contents => &["content_hash"],
         Table::Quarantine => &["quarantine_key"],
         Table::WeightVersions => &["run_id", "weight_version"],
+        Table::Checkpoints => &["train_run", "after_checkpoint_id"],
         Table::Steps
         | Table::Rewards
         | Table::IngestLog
         | Table::Snapshots
         | Table::Batches
         | Table::Plans
-        | Table::Streamed => &[],
+        | Table::Streamed
+        | Table::TrainMetrics
+        | Table::TrainerLogprobs => &[],
     }
 }
 
@@ -270,9 +275,15 @@ fn identities(table: Table, batch: &RecordBatch) -> Result<Vec<u64>> {
             Ok((0..batch.num_rows()).map(|r| xxhash_rust::xxh3::xxh3_64(hashes.value(r).as_bytes())).collect())
         }
         _ => {
-            let run: &StringArray = typed(table, batch, "run_id")?;
-            let version: &StringArray = typed(table, batch, "weight_version")?;
-            let both = |r| format!("{}\u{0}{}", run.value(r), version.value(r));
+            let [of, named] = if table == Table::Checkpoints {
+                ["train_run", "after_checkpoint_id"]
+            } else {
+                ["run_id", "weight_version"]
+            };
+            let of: &StringArray = typed(table, batch, of)?;
+            let named: &StringArray = typed(table, batch, named)?;
+            // no id is empty, so a null, which a first checkpoint has, is told from all of them
+            let both = |r| format!("{}\u{0}{}", of.value(r), if named.is_valid(r) { named.value(r) } else { "" });
             Ok((0..batch.num_rows()).map(|r| xxhash_rust::xxh3::xxh3_64(both(r).as_bytes())).collect())
         }
     }

@@ -90,7 +90,7 @@ fn whole(bytes: BoxStream<'static, Result<Bytes>>, uri: String, size: u64) -> Bo
 pub async fn list_sources(uri: &str, s3: &S3Settings) -> Result<Vec<SourceEntry>> {
     let (bucket, key) = bucket_and_key(uri)?;
     let store = s3_client(&bucket, s3, SOURCE_RETRY_TIMEOUT_MS)?;
-    list_in(&store, &bucket, &key, uri).await
+    list_in(store.as_ref(), &bucket, &key, uri).await
 }
 
 async fn list_in(store: &dyn ObjectStore, bucket: &str, key: &str, uri: &str) -> Result<Vec<SourceEntry>> {

@@ -1,6 +1,7 @@
 //! The command as a user types it, over real stores: one binary, one module a subject.
 
 mod batches;
+mod checkpoints;
 mod cli;
 mod conformance;
 mod crash;

@@ -64,7 +64,7 @@ pub struct CheckpointRow {
     pub plan_id: Option<String>,
     /// The cursor: train steps of the plan below this one went into the weights, this one and later ones did not.
     pub next_train_step: i32,
-    /// Updates of the training run so far, over all its plans.
+    /// Train steps of the training run so far over all its plans, skipped ones too.
     pub optimizer_step: i64,
     /// The name under which an inference engine is given these weights, and under which rollouts record them.
     pub weight_version: String,

@@ -17,6 +17,7 @@ pub mod snapshots;
 pub mod steps;
 pub mod streamed;
 pub mod train_metrics;
+pub mod trainer_logprobs;
 pub mod trajectories;
 pub mod weight_versions;
 
@@ -33,6 +34,11 @@ pub fn text_list_type() -> DataType {
 /// A list of 32-bit integers.
 pub fn int_list_type() -> DataType {
     DataType::List(Arc::new(Field::new_list_field(DataType::Int32, true)))
+}
+
+/// A list of 32-bit floats.
+pub fn float_list_type() -> DataType {
+    DataType::List(Arc::new(Field::new_list_field(DataType::Float32, true)))
 }
 
 fn schema_of(fields: Vec<Field>) -> SchemaRef {

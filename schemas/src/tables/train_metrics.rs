@@ -33,7 +33,7 @@ pub struct TrainMetricRow {
     pub plan_id: Option<String>,
     /// 0-based within the plan.
     pub train_step: i32,
-    /// Updates of the training run before this one, over all its plans.
+    /// Train steps of the training run so far over all its plans, skipped ones too, without this one: the first is 0.
     pub optimizer_step: i64,
     /// Its name, such as `loss`.
     pub metric: String,

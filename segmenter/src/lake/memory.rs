@@ -1,10 +1,10 @@
 //! A lake in memory: tables made of batches, with the same contract as a store. For trying queries out and for tests
 //! that need no disk; it remembers what was asked of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Int32Type, Int64Type, Schema};
 use async_trait::async_trait;
@@ -43,6 +43,25 @@ impl MemoryLake {
 
     fn batches(&self, table: Table) -> &[RecordBatch] {
         self.tables.get(&table).map_or(&[], Vec::as_slice)
+    }
+
+    /// Rows that go on from a checkpoint that an earlier row goes on from.
+    fn overtaken_checkpoints(&self) -> Result<ExcludedRows, SourceError> {
+        let mut followed = HashSet::new();
+        let mut hidden = Vec::new();
+        for (id, batch) in self.batches(Table::Checkpoints).iter().enumerate() {
+            let text = |name: &str| batch.column_by_name(name).map(|c| c.as_string::<i32>().clone());
+            let (Some(run), Some(after)) = (text("train_run"), text("after_checkpoint_id")) else {
+                return Err(SourceError::new(ErrorKind::Invalid, "not a batch of checkpoints"));
+            };
+            for row in 0..batch.num_rows() {
+                let from = after.is_valid(row).then(|| after.value(row).to_owned());
+                if !followed.insert((run.value(row).to_owned(), from)) {
+                    hidden.push(address(id as u64, row));
+                }
+            }
+        }
+        Ok(ExcludedRows::new(hidden))
     }
 
     fn read(&self, request: &ScanRequest) -> Result<Vec<RecordBatch>, DataFusionError> {
@@ -124,6 +143,9 @@ impl LakeSource for MemoryLake {
     }
 
     async fn hidden(&self, table: Table) -> Result<ExcludedRows, SourceError> {
+        if table == Table::Checkpoints {
+            return self.overtaken_checkpoints();
+        }
         if table != Table::Trajectories {
             return Ok(ExcludedRows::default());
         }

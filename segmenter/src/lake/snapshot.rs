@@ -35,9 +35,9 @@ impl LakeSource for Snapshot {
     async fn hidden(&self, table: Table) -> Result<ExcludedRows, SourceError> {
         let rows = match table {
             Table::Trajectories => self.superseded().await,
-            Table::Contents | Table::Quarantine => self.duplicates(table).await,
-            // the views of weight versions, plans and streamed take the first of each themselves; the others have no
-            // copies
+            Table::Contents | Table::Quarantine | Table::Checkpoints => self.duplicates(table).await,
+            // the views of weight versions, plans and streamed take the first of each themselves, those of what a trainer
+            // wrote the last; the others have no copies
             Table::WeightVersions
             | Table::Steps
             | Table::Rewards
@@ -45,7 +45,9 @@ impl LakeSource for Snapshot {
             | Table::Snapshots
             | Table::Batches
             | Table::Plans
-            | Table::Streamed => return Ok(ExcludedRows::default()),
+            | Table::Streamed
+            | Table::TrainMetrics
+            | Table::TrainerLogprobs => return Ok(ExcludedRows::default()),
         };
         rows.map(ExcludedRows::from).map_err(failed)
     }

@@ -153,6 +153,7 @@ fn row_bytes(table: Table, schema: &Schema) -> usize {
     let width = |field: &Field| match (table, field.name().as_str(), field.data_type()) {
         (Table::Steps, "routed_experts", _) => 1 << 20,
         (Table::Steps, "token_ids" | "logprobs", _) => 8 << 10,
+        (Table::TrainerLogprobs, "token_places" | "logprobs" | "trainer_logprobs", _) => 4 << 10,
         (Table::Contents, "data", _) | (Table::Quarantine, "raw", _) => 64 << 10,
         (Table::Contents, "text" | "reasoning" | "tool_calls" | "body", _) => 2 << 10,
         (_, "labels" | "extra" | "detail" | "parts" | "reason", _) => 256,
@@ -173,6 +174,7 @@ fn batch_rows(table: Table, schema: &Schema, most: usize) -> usize {
         .map(|field| match (table, field.name().as_str()) {
             (Table::Steps, "routed_experts") => 16,
             (Table::Steps, "token_ids" | "logprobs") => 512,
+            (Table::TrainerLogprobs, "token_places" | "logprobs" | "trainer_logprobs") => 1024,
             (Table::Contents, "data") => 16,
             (Table::Contents, "text" | "reasoning" | "tool_calls" | "body") => 1024,
             (Table::Quarantine, "raw") => 16,

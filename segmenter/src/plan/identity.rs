@@ -13,8 +13,16 @@ use crate::session::Session;
 /// Raised whenever the planner itself would make another plan of the same input.
 const PLANNER_VERSION: u32 = 1;
 
-/// Tables that the planner must not count as its input: planning writes them.
-const DERIVED: [Table; 4] = [Table::Snapshots, Table::Batches, Table::Plans, Table::Streamed];
+/// Tables that the planner must not count as its input: planning and training write them.
+const DERIVED: [Table; 7] = [
+    Table::Snapshots,
+    Table::Batches,
+    Table::Plans,
+    Table::Streamed,
+    Table::TrainMetrics,
+    Table::TrainerLogprobs,
+    Table::Checkpoints,
+];
 
 /// Everything that decides what a plan is.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -15,6 +15,7 @@ mod session;
 mod slt;
 mod stored;
 mod stream;
+mod trainer_rows;
 mod training;
 mod training_lake;
 mod user_sql;

@@ -22,6 +22,7 @@ use dressage_schemas::tables::weight_versions;
 use dressage_segmenter::MemoryLake;
 
 use crate::fixture::{NEW_YEAR, step, trajectory};
+use crate::trainer_rows::TrainedSegments;
 
 /// A trajectory of run `r`; its counts are filled in by [`lake_of`].
 pub(crate) fn member(group: &str, prompt: &str, id: &str, reward: Option<f64>) -> TrajectoryRow {
@@ -56,7 +57,11 @@ pub(crate) fn given(owner: &TrajectoryRow, index: i32, context: usize, output: u
 }
 
 /// A lake of these trajectories and steps.
-pub(crate) fn lake_of(mut owners: Vec<TrajectoryRow>, segments: &[StepRow]) -> Arc<MemoryLake> {
+pub(crate) fn lake_of(owners: Vec<TrajectoryRow>, segments: &[StepRow]) -> Arc<MemoryLake> {
+    Arc::new(rollouts(owners, segments))
+}
+
+fn rollouts(mut owners: Vec<TrajectoryRow>, segments: &[StepRow]) -> MemoryLake {
     for owner in &mut owners {
         let own = || segments.iter().filter(|s| s.trajectory_key == owner.trajectory_key);
         owner.n_segments = own().filter_map(|s| s.segment_index).max().map_or(0, |last| last + 1);
@@ -70,11 +75,10 @@ pub(crate) fn lake_of(mut owners: Vec<TrajectoryRow>, segments: &[StepRow]) -> A
         first_seen_at: NEW_YEAR + ordinal,
     };
     let versions = [version("1", 1), version("unknown", 2), version("2", 3)];
-    let lake = MemoryLake::new()
+    MemoryLake::new()
         .with(Table::Trajectories, trajectories::batch(&owners).unwrap())
         .with(Table::Steps, steps::batch(segments).unwrap())
-        .with(Table::WeightVersions, weight_versions::batch(&versions).unwrap());
-    Arc::new(lake)
+        .with(Table::WeightVersions, weight_versions::batch(&versions).unwrap())
 }
 
 /// The lake of the module's table.
@@ -100,5 +104,6 @@ pub(crate) fn training_lake() -> Arc<MemoryLake> {
         StepRow { trainable: false, ..given(&h, 1, 2, 2, &["2"]) },
         StepRow { token_ids: None, logprobs: None, version_spans: None, ..given(&h, 2, 0, 0, &["2"]) },
     ];
-    lake_of(vec![a, b, c, d, e, f, g, h], &segments)
+    let trained = TrainedSegments { a: a.clone(), c: c.clone() };
+    Arc::new(trained.written_to(rollouts(vec![a, b, c, d, e, f, g, h], &segments)))
 }

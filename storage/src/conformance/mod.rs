@@ -5,6 +5,7 @@
 //!
 //! Each check makes a store of its own below the given settings' URI, so that one place can run all of them.
 
+mod checkpoints;
 mod concurrency;
 pub mod load;
 mod maintenance;
@@ -97,5 +98,11 @@ checks! {
     "snapshots_are_found_by_id_tag_and_time" => maintenance::snapshots_are_found_by_id_tag_and_time,
     "gc_keeps_what_a_tag_names" => maintenance::gc_keeps_what_a_tag_names,
     "a_run_is_removed_whole_and_alone" => maintenance::a_run_is_removed_whole_and_alone,
+    "files_of_any_size_come_back_as_written" => checkpoints::files_of_any_size_come_back_as_written,
+    "a_file_that_fails_is_not_there" => checkpoints::a_file_that_fails_is_not_there,
+    "a_checkpoint_is_published_whole_and_once" => checkpoints::a_checkpoint_is_published_whole_and_once,
+    "two_trainers_of_one_run_cannot_both_go_on" => checkpoints::two_trainers_of_one_run_cannot_both_go_on,
+    "old_checkpoints_are_retired_and_leftovers_found" => checkpoints::old_checkpoints_are_retired_and_leftovers_found,
+    "what_a_trainer_writes_down_survives_compaction" => checkpoints::what_a_trainer_writes_down_survives_compaction,
     "leftovers_are_found_and_removed" => maintenance::leftovers_are_found_and_removed,
 }

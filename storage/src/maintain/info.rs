@@ -1,4 +1,4 @@
-//! What is in a store, from its record, its manifests and a listing: no data is read.
+//! What is in a store, from its record, its manifests and a listing: no data is read but the rows of checkpoints.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,8 +6,10 @@ use dressage_schemas::Table;
 use futures::TryStreamExt;
 use serde::Serialize;
 
+use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::lake::Lake;
+use crate::objects::ObjectFolder;
 
 /// A store at a glance.
 #[derive(Debug, Clone, Serialize)]
@@ -43,9 +45,11 @@ pub struct TableInfo {
     pub rows_deleted: u64,
     /// Fragments: many small ones are what `compact` is for.
     pub fragments: u64,
-    /// Bytes of the data and blob files of the newest version.
+    /// Bytes of the data and blob files of the newest version; of `checkpoints`, also those of the files in the store
+    /// that its rows name.
     pub bytes_live: u64,
-    /// Bytes of all objects of the table, older versions and leftovers included.
+    /// Bytes of all objects of the table, older versions and leftovers included; of `checkpoints`, also those of all
+    /// files of checkpoints in the store.
     pub bytes_stored: u64,
 }
 
@@ -57,7 +61,11 @@ pub async fn info(lake: &Lake) -> Result<StoreInfo> {
     let record = lake.record();
     let mut tables = Vec::with_capacity(Table::ALL.len());
     for table in Table::ALL {
-        tables.push(table_info(lake, table).await?);
+        let mut info = table_info(lake, table).await?;
+        if table == Table::Checkpoints {
+            add_checkpoint_files(lake, &mut info).await?;
+        }
+        tables.push(info);
     }
     Ok(StoreInfo {
         uri: lake.uri().to_owned(),
@@ -69,6 +77,15 @@ pub async fn info(lake: &Lake) -> Result<StoreInfo> {
         bytes_stored: tables.iter().map(|t| t.bytes_stored).sum(),
         tables,
     })
+}
+
+async fn add_checkpoint_files(lake: &Lake, info: &mut TableInfo) -> Result<()> {
+    let rows = checkpoints::list(lake, None).await?;
+    let named = rows.iter().filter(|row| !checkpoints::is_elsewhere(&row.location)).map(|row| row.n_bytes).sum::<i64>();
+    info.bytes_live += u64::try_from(named).unwrap_or(0);
+    let stored = ObjectFolder::in_store(lake, checkpoints::FOLDER)?.list().await?;
+    info.bytes_stored += stored.iter().map(|file| file.bytes).sum::<u64>();
+    Ok(())
 }
 
 /// Looks at one table.

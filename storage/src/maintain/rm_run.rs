@@ -30,7 +30,8 @@ pub struct RmRunReport {
 
 /// Removes the rows of a run, and its plans with the snapshots that they pin. Messages that nothing else uses stay until
 /// `check --repair` finds them unreferenced; bytes are freed by `compact` and `gc`. Plans over all runs of the store stay,
-/// and so do the versions that they pin.
+/// and so do the versions that they pin. Training runs have names of their own: what they stored stays, whatever it was
+/// trained on.
 ///
 /// # Errors
 /// `NotFound` where the store has no such run.

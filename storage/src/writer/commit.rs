@@ -15,6 +15,7 @@ use lance_table::format::Fragment;
 use super::fence::Fence;
 use super::step_stream::StepStream;
 use super::{CommitReceipt, weight_versions};
+use crate::door;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::fault;
@@ -96,6 +97,23 @@ pub(crate) async fn write_batches(lake: &Lake, table: Table, batches: &[RecordBa
             insert.execute_uncommitted(physical.clone()).await.map_err(|e| Error::table("write", table, e))
         })
         .await
+}
+
+/// Rows of one table in one durable commit, outside of a writer. Makes the table where an early release did not.
+pub(crate) async fn append_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Result<()> {
+    if batches.iter().all(|b| b.num_rows() == 0) {
+        return Ok(());
+    }
+    lake.ensure_table(table).await?;
+    for batch in batches {
+        door::check(table, batch)?;
+    }
+    let transaction = write_batches(lake, table, batches).await?;
+    flush_fragments(lake, table, fragments_of(&transaction)).await?;
+    fault::point("written", table);
+    commit(lake, table, transaction).await?;
+    fault::point("after", table);
+    Ok(())
 }
 
 /// Flushes data files to a local disk, where the store is on one and wants it.

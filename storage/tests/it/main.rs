@@ -4,6 +4,7 @@
 // tests fail by panicking; helpers outside of test functions are no different
 #![allow(clippy::unwrap_used)]
 
+mod checkpoints;
 mod crash;
 mod damage;
 mod doctor;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use dressage_rig::{FaultPlan, FaultProxy, S3Place, Seed, Weed};
 use dressage_storage::{S3Settings, Secret, StoreSettings};
 
-fn on_s3(place: &S3Place) -> StoreSettings {
+pub(crate) fn on_s3(place: &S3Place) -> StoreSettings {
     StoreSettings {
         s3: S3Settings {
             endpoint: Some(place.endpoint.clone()),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dressage_schemas::Table;
 
+use super::checkpoints::CheckpointLeftovers;
 use super::plans::PlanLeftovers;
 use super::{Problem, Severity};
 use crate::error::Result;
@@ -66,6 +67,7 @@ pub(super) struct Ledger {
     /// Contents that nothing names, old enough, by hash.
     pub(super) orphan_contents: Vec<u128>,
     pub(super) plans: PlanLeftovers,
+    pub(super) checkpoints: CheckpointLeftovers,
     pub(super) rows_checked: BTreeMap<String, u64>,
     pub(super) bytes_verified: u64,
     problems: BTreeMap<(&'static str, Table), Problem>,
@@ -81,6 +83,7 @@ impl Ledger {
             orphans: BTreeMap::new(),
             orphan_contents: Vec::new(),
             plans: PlanLeftovers::default(),
+            checkpoints: CheckpointLeftovers::default(),
             rows_checked: BTreeMap::new(),
             bytes_verified: 0,
             problems: BTreeMap::new(),

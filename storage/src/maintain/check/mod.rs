@@ -4,6 +4,7 @@
 //! One pass over each table of one snapshot. Memory is some tens of bytes for each trajectory and each distinct
 //! message, never the payload.
 
+mod checkpoints;
 mod contents;
 mod ledger;
 mod plans;
@@ -117,6 +118,8 @@ pub async fn check(lake: &Lake, options: &CheckOptions) -> Result<CheckReport> {
     trajectories::check_rewards_and_log(&snapshot, &mut ledger).await?;
     contents::check(&snapshot, options.payload, &mut ledger).await?;
     plans::check(&snapshot, written_before, &mut ledger).await?;
+    checkpoints::check(&snapshot, options.payload, written_before, &mut ledger).await?;
+    check_rest(&snapshot, options.payload, &mut ledger).await?;
     note_repeated(&snapshot, &mut ledger).await?;
     let mut report = CheckReport {
         versions: snapshot.versions().iter().map(|(t, v)| (t.name().to_owned(), *v)).collect(),
@@ -131,6 +134,16 @@ pub async fn check(lake: &Lake, options: &CheckOptions) -> Result<CheckReport> {
     report.bytes_verified = ledger.bytes_verified;
     report.problems = ledger.into_problems();
     Ok(report)
+}
+
+/// Reads the tables that nothing else refers to, so that what cannot be read in them is found, too.
+async fn check_rest(snapshot: &Snapshot, payload: bool, ledger: &mut Ledger) -> Result<()> {
+    for table in [Table::TrainMetrics, Table::TrainerLogprobs] {
+        let columns = crate::physical::all_columns(table);
+        let read = columns.into_iter().filter(|c| payload || !crate::physical::is_payload(table, c));
+        for_each_batch(snapshot, table, &ScanOptions::columns(read), ledger, |_, _| Ok(())).await?;
+    }
+    Ok(())
 }
 
 /// Takes every batch of a table to `look`, fragment by fragment: one that cannot be read is a problem of its own, and

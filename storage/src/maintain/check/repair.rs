@@ -10,12 +10,13 @@ use super::{CheckReport, Severity};
 use crate::error::{Error, Result};
 use crate::lake::Lake;
 use crate::maintain::rm_run::{delete, quoted};
+use crate::objects::ObjectFolder;
 use crate::snapshot::Snapshot;
 
 /// Terms in one predicate.
 const TERMS_PER_DELETE: usize = 500;
 
-/// Removes orphans, repeated rows, and files that no version names.
+/// Removes orphans, repeated rows, files of checkpoints that no row names, and files that no version names.
 pub(super) async fn run(lake: &Lake, snapshot: &Snapshot, ledger: &Ledger, report: &mut CheckReport) -> Result<()> {
     for (table, attempts) in &ledger.orphans {
         remove(lake, *table, attempt_predicates(attempts), report).await?;
@@ -29,6 +30,17 @@ pub(super) async fn run(lake: &Lake, snapshot: &Snapshot, ledger: &Ledger, repor
     remove(lake, Table::Streamed, membership("plan_id", &streamed), report).await?;
     let tags: Vec<String> = plans.tags.iter().map(|tag| quoted(tag)).collect();
     remove(lake, Table::Snapshots, membership("tag", &tags), report).await?;
+    let late: Vec<String> = ledger.checkpoints.rows.iter().map(|id| quoted(id)).collect();
+    remove(lake, Table::Checkpoints, membership("checkpoint_id", &late), report).await?;
+    for file in &ledger.checkpoints.files {
+        if let Some((folder, name)) = file.rsplit_once('/') {
+            ObjectFolder::in_store(lake, folder)?.delete(name).await?;
+            report.files_removed += 1;
+        }
+    }
+    for folder in &ledger.checkpoints.folders {
+        report.files_removed += ObjectFolder::in_store(lake, folder)?.delete_all().await?;
+    }
     for table in [Table::Contents, Table::Quarantine, Table::WeightVersions] {
         // addresses hold for the version they were read at; somebody may have compacted since
         if lake.latest(table).await?.version_id() != snapshot.dataset(table)?.version_id() {
