@@ -9,15 +9,24 @@ use tch::Tensor;
 pub struct Progress {
     /// The training run's name.
     pub train_run: String,
+    /// The plans of the first epoch, in order.
+    pub plans: Vec<String>,
     /// The plan that is being consumed; none where batches come from none.
     pub plan_id: Option<String>,
     /// The cursor: train steps of the plan below this one went into the weights.
     pub next_train_step: i32,
-    /// Times that the plan was gone through before.
+    /// Times that the plans were gone through before.
     pub epoch: u32,
     /// By train step and micro-batch: f32 log-probs `[N]` of micro-batches that are still to be trained on, under the weights
     /// before the first of the `train_steps_per_policy` steps. They cannot be computed again later: those weights are gone.
     pub old_logprobs: BTreeMap<(i32, i32), Tensor>,
+}
+
+impl Progress {
+    /// The beginning of a run.
+    pub fn new(train_run: &str) -> Self {
+        Self { train_run: train_run.to_owned(), ..Self::default() }
+    }
 }
 
 /// How a micro-batch is called among the stored log-probs.

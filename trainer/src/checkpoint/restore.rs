@@ -68,6 +68,7 @@ impl Trainer {
         let progress = state.progress;
         Ok(Progress {
             train_run: progress.train_run,
+            plans: progress.plans,
             plan_id: progress.plan_id,
             next_train_step: progress.next_train_step,
             epoch: progress.epoch,

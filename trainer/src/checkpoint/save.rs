@@ -29,7 +29,7 @@ impl Trainer {
     /// was written before it stays: a checkpoint without `trainer/state.json` is none.
     pub fn save(&self, sink: &mut dyn ModelSink, progress: &Progress) -> Result<()> {
         let mut sink = Measured { sink, bytes: BTreeMap::new() };
-        self.model.save(&mut sink, self.model.options().kind, SHARD_BYTES_MAX)?;
+        self.save_weights(&mut sink)?;
         let of = |(name, tensor)| FileTensor { name, kind: Kind::Float, tensor };
         let optimizer: Vec<FileTensor> = self.optimizer.state(&self.model).into_iter().map(of).collect();
         write_tensors(OPTIMIZER, &optimizer, &mut sink)?;
@@ -44,6 +44,7 @@ impl Trainer {
             skipped_train_steps: self.skipped_train_steps,
             progress: ProgressFile {
                 train_run: progress.train_run.clone(),
+                plans: progress.plans.clone(),
                 plan_id: progress.plan_id.clone(),
                 next_train_step: progress.next_train_step,
                 epoch: progress.epoch,
@@ -60,6 +61,17 @@ impl Trainer {
             source: error.into(),
         })?;
         sink.sink.write(STATE, &mut |out| write_json(out, &state))
+    }
+}
+
+impl Trainer {
+    /// Writes the weights alone, as Hugging Face lays them out, in the model's kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trainer::save`].
+    pub fn save_weights(&self, sink: &mut dyn ModelSink) -> Result<()> {
+        self.model.save(sink, self.model.options().kind, SHARD_BYTES_MAX)
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct StateFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressFile {
     pub(super) train_run: String,
+    #[serde(default)]
+    pub(super) plans: Vec<String>,
     pub(super) plan_id: Option<String>,
     pub(super) next_train_step: i32,
     pub(super) epoch: u32,

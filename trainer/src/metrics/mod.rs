@@ -14,4 +14,4 @@ pub mod names;
 mod step;
 pub mod tensorboard;
 
-pub use step::{RowContext, StepMetrics};
+pub use step::{BatchTotals, RowContext, StepMetrics};

@@ -13,6 +13,29 @@ pub struct StepMetrics {
     values: Vec<(Cow<'static, str>, f64)>,
 }
 
+/// Sums over the micro-batches of a step, so that none of them has to be kept until its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchTotals {
+    tokens: usize,
+    segments: usize,
+    response: usize,
+    truncated: usize,
+    unpredicted: usize,
+}
+
+impl BatchTotals {
+    /// Adds a micro-batch.
+    pub fn add(&mut self, batch: &MicroBatch) {
+        self.tokens += batch.n_tokens();
+        self.segments += batch.segments().len();
+        self.unpredicted += batch.n_unpredicted();
+        for segment in batch.segments() {
+            self.response += segment.n_tokens - segment.response_start;
+            self.truncated += usize::from(segment.truncated);
+        }
+    }
+}
+
 /// Which step the metrics are of, as a table row says it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowContext {
@@ -77,24 +100,14 @@ impl StepMetrics {
     }
 
     /// Tokens, lengths and truncation of the step's micro-batches. Over one rank: with several, gather before.
-    pub fn batches<'a>(&mut self, batches: impl IntoIterator<Item = &'a MicroBatch>) {
-        let (mut tokens, mut segments, mut response, mut truncated, mut unpredicted) = (0, 0, 0, 0, 0);
-        for batch in batches {
-            tokens += batch.n_tokens();
-            segments += batch.segments().len();
-            unpredicted += batch.n_unpredicted();
-            for segment in batch.segments() {
-                response += segment.n_tokens - segment.response_start;
-                truncated += usize::from(segment.truncated);
-            }
-        }
-        self.set(names::TOKENS, tokens as f64);
-        self.set(names::UNPREDICTED_TOKENS, unpredicted as f64);
-        if segments > 0 {
-            let mean = |sum: usize| sum as f64 / segments as f64;
-            self.set(names::SEGMENT_TOKENS_MEAN, mean(tokens));
-            self.set(names::RESPONSE_TOKENS_MEAN, mean(response));
-            self.set(names::TRUNCATED_FRACTION, mean(truncated));
+    pub fn batches(&mut self, totals: &BatchTotals) {
+        self.set(names::TOKENS, totals.tokens as f64);
+        self.set(names::UNPREDICTED_TOKENS, totals.unpredicted as f64);
+        if totals.segments > 0 {
+            let mean = |sum: usize| sum as f64 / totals.segments as f64;
+            self.set(names::SEGMENT_TOKENS_MEAN, mean(totals.tokens));
+            self.set(names::RESPONSE_TOKENS_MEAN, mean(totals.response));
+            self.set(names::TRUNCATED_FRACTION, mean(totals.truncated));
         }
     }
 

@@ -5,4 +5,4 @@ mod torch;
 
 pub(crate) use mapped::MappedFile;
 pub(crate) use torch::{AdamwStep, backward, fused_adamw, global_norm, scale, set_gradient};
-pub use torch::{DeviceMemory, RngState, device_memory, reset_device_memory};
+pub use torch::{DeviceMemory, RngState, device_memory, reset_device_memory, seed};

@@ -161,6 +161,11 @@ impl RngState {
     }
 }
 
+/// Begins the random numbers of all devices anew: [`crate::Model::random`] after the same seed gives the same weights.
+pub fn seed(seed: i64) {
+    tch::manual_seed(seed);
+}
+
 /// Bytes that an accelerator's allocator has given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {

@@ -26,6 +26,6 @@ mod train_step;
 mod trainer;
 
 pub use not_finite::NotFiniteReport;
-pub use report::{MicroBatchOutcome, StepReport, TrainStepOutcome};
+pub use report::{MicroBatchOutcome, SegmentLogprobs, StepReport, TrainStepOutcome};
 pub use train_step::TrainStep;
 pub use trainer::Trainer;
