@@ -14,7 +14,7 @@ counting() { "$target/debug/examples/counting" "$@"; }
 
 cat >"$work/train.toml" <<'TOML'
 [plan]
-global_batch_size = 60
+global_batch_size = 48
 max_tokens_per_micro_batch = 4096
 
 [weights]

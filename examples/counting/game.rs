@@ -8,12 +8,12 @@ use dressage_trainer::{Model, SampleOptions};
 use serde_json::json;
 
 /// Digits, then the token that begins.
-pub const VOCAB_SIZE: i64 = 12;
+pub(crate) const VOCAB_SIZE: i64 = 12;
 const BEGIN: i32 = 10;
 const ANSWER_TOKENS: usize = 6;
 
 /// A `config.json` of the model that plays: 30 thousand parameters.
-pub fn model_config() -> serde_json::Value {
+pub(crate) fn model_config() -> serde_json::Value {
     json!({
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -36,26 +36,28 @@ pub fn model_config() -> serde_json::Value {
 
 /// One game.
 #[derive(Debug, Clone)]
-pub struct Game {
-    /// The digit that it began with: games of one round with the same digit are a group.
-    pub digit: i32,
+pub(crate) struct Game {
+    /// The digit that it began with.
+    pub(crate) digit: i32,
+    /// Games of a round whose rewards are compared with each other.
+    pub(crate) group: usize,
     /// All tokens, those of the prompt first.
-    pub token_ids: Vec<i32>,
+    pub(crate) token_ids: Vec<i32>,
     /// Log-probs of the answer's tokens.
-    pub logprobs: Vec<f32>,
+    pub(crate) logprobs: Vec<f32>,
     /// Between 0 and 1.
-    pub reward: f64,
+    pub(crate) reward: f64,
 }
 
 /// Plays every digit `games_per_digit` times.
-pub fn play(model: &Model, games_per_digit: usize, seed: u64) -> dressage_trainer::Result<Vec<Game>> {
+pub(crate) fn play(model: &Model, games_per_digit: usize, seed: u64) -> dressage_trainer::Result<Vec<Game>> {
     let digits: Vec<i32> = (0..10).flat_map(|digit| std::iter::repeat_n(digit, games_per_digit)).collect();
     let prompts: Vec<Vec<i32>> = digits.iter().map(|digit| vec![BEGIN, *digit]).collect();
     let options = SampleOptions { new_tokens_max: ANSWER_TOKENS, seed, ..SampleOptions::default() };
     let answers = model.sample(&prompts, options)?;
     let games = digits.iter().zip(prompts).zip(answers).map(|((digit, prompt), answer)| {
         let token_ids = [prompt.as_slice(), answer.token_ids.as_slice()].concat();
-        Game { digit: *digit, reward: reward(&token_ids), token_ids, logprobs: answer.logprobs }
+        Game { digit: *digit, group: *digit as usize, reward: reward(&token_ids), token_ids, logprobs: answer.logprobs }
     });
     Ok(games.collect())
 }
@@ -67,12 +69,12 @@ fn reward(token_ids: &[i32]) -> f64 {
 }
 
 /// The mean reward of games.
-pub fn mean_reward(games: &[Game]) -> f64 {
+pub(crate) fn mean_reward(games: &[Game]) -> f64 {
     games.iter().map(|game| game.reward).sum::<f64>() / games.len().max(1) as f64
 }
 
 /// Writes games as rollouts in the `dressage` format, one trajectory a line.
-pub fn write(games: &[Game], round: usize, weight_version: &str, file: &Path) -> io::Result<()> {
+pub(crate) fn write(games: &[Game], round: usize, weight_version: &str, file: &Path) -> io::Result<()> {
     let mut out = io::BufWriter::new(std::fs::File::create(file)?);
     for (nth, game) in games.iter().enumerate() {
         let n_context = game.token_ids.len() - game.logprobs.len();
@@ -84,7 +86,7 @@ pub fn write(games: &[Game], round: usize, weight_version: &str, file: &Path) ->
         let n_answer = game.logprobs.len();
         let line = json!({
             "trajectory_id": format!("round-{round}-game-{nth}"),
-            "group_id": format!("round-{round}-digit-{}", game.digit),
+            "group_id": format!("round-{round}-group-{}", game.group),
             "instance_id": format!("digit-{}", game.digit),
             "reward": game.reward,
             "segments": [{

@@ -134,7 +134,8 @@ async fn read(
         let keys = keys.remove(&(next.train_step, next.micro_batch)).unwrap_or_default();
         let made = match recorder.check(&next) {
             Ok(_) => tokio::task::spawn_blocking(move || {
-                let batch = MicroBatch::read(&next.batch, place, &settings.limits, settings.needs)?;
+                let batch = MicroBatch::read(&next.batch, place, &settings.limits, settings.needs)
+                    .map_err(dressage_trainer::Error::from)?;
                 Ok(Fed { batch, keys })
             })
             .await

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow};
 use dressage_schemas::tables::train_metrics::TrainMetricRow;
 use dressage_schemas::tables::trainer_logprobs::{self, TrainerLogprobRow};
 use dressage_storage::{Lake, training};
+use dressage_trainer::Error;
 use dressage_trainer::metrics::tensorboard::EventWriter;
 use dressage_trainer::metrics::{RowContext, StepMetrics};
 use tokio::runtime::Handle;
@@ -38,9 +39,9 @@ impl Journal {
     pub(super) fn open(handle: &Handle, lake: &Lake, tensorboard: Option<&Path>, train_step: u64) -> Result<Self> {
         let events = match tensorboard {
             Some(folder) => {
-                let mut events = EventWriter::create(folder, now_seconds())?;
+                let mut events = EventWriter::create(folder, now_seconds()).map_err(Error::from)?;
                 if train_step > 0 {
-                    events.restart(i64::try_from(train_step).unwrap_or(i64::MAX), now_seconds())?;
+                    events.restart(i64::try_from(train_step).unwrap_or(i64::MAX), now_seconds()).map_err(Error::from)?;
                 }
                 Some(events)
             }
@@ -66,7 +67,7 @@ impl Journal {
         logprobs: Vec<TrainerLogprobRow>,
     ) -> Result<()> {
         if let Some(events) = &mut self.events {
-            events.step(context.optimizer_step, now_seconds(), metrics)?;
+            events.step(context.optimizer_step, now_seconds(), metrics).map_err(Error::from)?;
         }
         self.metrics.extend(metrics.rows(context));
         self.waiting_bytes += logprobs.iter().map(|row| row.trainer_logprobs.len() * 12).sum::<usize>();
@@ -82,7 +83,7 @@ impl Journal {
         self.begin_write()?;
         self.settle()?;
         if let Some(events) = &mut self.events {
-            events.sync()?;
+            events.sync().map_err(Error::from)?;
         }
         Ok(())
     }

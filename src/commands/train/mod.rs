@@ -143,7 +143,7 @@ impl Asked {
         overlay(&mut file.train_steps_max, args.train_steps_max.as_ref());
         overlay(&mut file.metrics.tensorboard, args.tensorboard.as_ref());
         if let Some(device) = &args.device {
-            file.trainer.model.device = DeviceChoice::try_from(device.clone())?;
+            file.trainer.model.device = DeviceChoice::try_from(device.clone()).map_err(dressage_trainer::Error::from)?;
         }
         let train_run = train_run(&file)?;
         let settings = context.layers.settings()?;
@@ -169,7 +169,7 @@ fn train_run(file: &TrainFile) -> Result<String> {
 
 pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
     let asked = Asked::of(context, args)?;
-    asked.file.trainer.check()?;
+    asked.file.trainer.check().map_err(dressage_trainer::Error::from)?;
     let model = asked.file.weights.model.clone();
     let model = model.ok_or_else(|| Failure::invalid("name the model to begin with: --model DIR, or [weights] model"))?;
     let runtime = runtime()?;
@@ -233,26 +233,22 @@ fn begin(
     context: &Context,
 ) -> Result<(Trainer, Progress)> {
     let settings = &asked.file.trainer;
-    let options = settings.model.options(true)?;
-    let reference = match settings.kl.coefficient > 0.0 {
-        true => {
-            let frozen = ModelOptions { trainable: false, ..options };
-            match asked.file.weights.reference.as_deref() {
-                None => Some(weights::load(base, frozen)?),
-                Some(uri) => {
-                    let folder = weights::open(uri, &context.store_settings(&asked.settings), handle)?;
-                    Some(weights::load(&folder, frozen)?)
-                }
-            }
+    let options = settings.model.options(true).map_err(dressage_trainer::Error::from)?;
+    let given = &asked.file.weights;
+    let first = |options| match given.init {
+        Init::Load => weights::load(base, options),
+        Init::Random => weights::random(base, given.init_seed, given.init_deviation, options),
+    };
+    let frozen = ModelOptions { trainable: false, ..options };
+    let reference = match given.reference.as_deref() {
+        Some(uri) => {
+            let folder = weights::open(uri, &context.store_settings(&asked.settings), handle)?;
+            Some(weights::load(&folder, frozen)?)
         }
-        false => None,
+        None if settings.kl.coefficient > 0.0 => Some(first(frozen)?),
+        None => None,
     };
-    let first = &asked.file.weights;
-    let model = match first.init {
-        Init::Load => weights::load(base, options)?,
-        Init::Random => weights::random(base, first.init_seed, first.init_deviation, options)?,
-    };
-    let mut trainer = Trainer::new(model, reference, settings.clone())?;
+    let mut trainer = Trainer::new(first(options)?, reference, *settings)?;
     let Some(folder) = publisher.files()? else {
         context.output.note(&format!("training run {}: beginning with {}", asked.train_run, base.uri()));
         return Ok((trainer, Progress::new(&asked.train_run)));

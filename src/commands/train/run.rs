@@ -1,6 +1,7 @@
 //! A training run: where it stands, and what it does with one train step after the other.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -110,19 +111,26 @@ impl Run<'_> {
             return Ok(());
         }
         let mut feed = self.feed(plan, self.progress.next_train_step..n_train_steps)?;
-        while self.progress.next_train_step < n_train_steps && self.has_ended().is_none() {
+        let trained = self.train_steps(plan, &mut feed, &rewards);
+        // also after an error: what was streamed is written down on the way out
+        let closed = feed.close();
+        trained.and(closed)
+    }
+
+    fn train_steps(&mut self, plan: &StoredPlan, feed: &mut Feed, rewards: &HashMap<i64, f64>) -> Result<()> {
+        while self.progress.next_train_step < plan.row().n_train_steps && self.has_ended().is_none() {
             self.score_policy(plan)?;
-            self.train_step(plan, &mut feed, &rewards)?;
+            self.train_step(plan, feed, rewards)?;
             let (steps, at) = self.since_checkpoint;
             let settings = &self.file.checkpoints;
             if settings.every_train_steps.is_some_and(|every| steps >= every) || at.elapsed() >= settings.every.0 {
                 self.checkpoint()?;
             }
         }
-        feed.close()
+        Ok(())
     }
 
-    fn feed(&self, plan: &StoredPlan, train_steps: std::ops::Range<i32>) -> Result<Feed> {
+    fn feed(&self, plan: &StoredPlan, train_steps: Range<i32>) -> Result<Feed> {
         let settings = FeedSettings {
             limits: self.trainer.limits(),
             needs: self.trainer.needs(),
@@ -142,14 +150,20 @@ impl Run<'_> {
         }
         let until = from.saturating_add(n_steps).min(plan.row().n_train_steps);
         let mut feed = self.feed(plan, from..until)?;
-        for train_step in from..until {
+        let scored = self.score(&mut feed, from..until);
+        let closed = feed.close();
+        scored.and(closed)
+    }
+
+    fn score(&mut self, feed: &mut Feed, train_steps: Range<i32>) -> Result<()> {
+        for train_step in train_steps {
             for micro_batch in 0..feed.n_micro_batches(train_step) {
                 let batch = feed.next()?.batch;
                 let logprobs = self.trainer.logprobs(&batch)?;
                 self.progress.old_logprobs.insert((train_step, micro_batch), logprobs);
             }
         }
-        feed.close()
+        Ok(())
     }
 
     /// One train step: forward and backward over its micro-batches, the update, and the record of it.

@@ -17,7 +17,7 @@ fn rewards(seed: u64) -> Result<Vec<f64>> {
     let options = ModelOptions { trainable: false, ..ModelOptions::default() };
     dressage_trainer::seed(i64::try_from(seed)?);
     let mut policy = Model::random(ModelConfig::load(&Folder::at(setting.model()))?, 0.02, options)?;
-    let shape = ["--global-batch-size", "60", "--max-tokens-per-micro-batch", "4096"];
+    let shape = ["--global-batch-size", "48", "--max-tokens-per-micro-batch", "4096"];
     let init_seed = format!("weights.init_seed={seed}");
     let more = ["--set", &init_seed, "--set", "optimizer.learning_rate=3e-3", "--set", "optimizer.weight_decay=0.0"];
     let mut rewards = Vec::new();
@@ -26,7 +26,7 @@ fn rewards(seed: u64) -> Result<Vec<f64>> {
         rewards.push(game::mean_reward(&games));
         setting.ingest(&games, round + 1)?;
         let trained = report(&setting.dressage, &setting.args("learner", &[&shape[..], &more].concat()))?;
-        ensure!(trained["train_steps"] == 4, "{trained}");
+        ensure!(trained["train_steps"] == 5, "{trained}");
         policy = Model::load(&Folder::at(setting.out("learner")), options)?;
     }
     let games = game::play(&policy, GAMES_PER_DIGIT, seed * 1_000 + ROUNDS as u64)?;

@@ -111,6 +111,7 @@ fn random_games(seed: &mut Seed, n: usize) -> Vec<Game> {
             let answer: Vec<i32> = (0..6).map(|_| seed.below(game::VOCAB_SIZE as u64) as i32).collect();
             Game {
                 digit,
+                group: nth / 4,
                 token_ids: [&[10, digit], answer.as_slice()].concat(),
                 logprobs: vec![-(game::VOCAB_SIZE as f32).ln(); 6],
                 reward: seed.below(7) as f64 / 6.0,

@@ -68,7 +68,8 @@ pub enum TrainStepOutcome {
         /// Of this step, by the schedule.
         learning_rate: f64,
     },
-    /// A number was none: weights and optimiser are as before the step.
+    /// A number was none: weights and optimiser are as before the step. With `on_not_finite = "stop"` the step does not count
+    /// as taken.
     Skipped(NotFiniteReport),
 }
 

@@ -14,6 +14,7 @@ use crate::micro_batch::{MicroBatch, Place};
 use crate::model::Model;
 use crate::optimizer::StepOutcome;
 use crate::scores::TokenScores;
+use crate::settings::OnNotFinite;
 
 /// A train step that has begun. Dropped without [`TrainStep::finish`] it has changed nothing.
 #[derive(Debug)]
@@ -190,9 +191,13 @@ impl<'t> TrainStep<'t> {
             }
             TrainStepOutcome::Skipped(_) => {
                 trainer.forget_gradients()?;
-                trainer.skipped_train_steps += 1;
                 stats = LossStats::none(trainer.model.options().device)?;
                 metrics.push((names::SKIPPED_MICRO_BATCHES, self.n_micro_batches as f64));
+                if trainer.settings.step.on_not_finite == OnNotFinite::Stop {
+                    // the run ends in front of this step, and may try it again with other settings
+                    return Ok(StepReport { outcome, metrics, stats });
+                }
+                trainer.skipped_train_steps += 1;
             }
         }
         trainer.train_steps += 1;

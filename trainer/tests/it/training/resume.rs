@@ -61,6 +61,7 @@ impl Run {
 
     fn save(&mut self, folder: &Folder, next_train_step: i32) {
         let progress = Progress {
+            plans: vec!["plan-0".to_owned(), "plan-1".to_owned()],
             train_run: "run".to_owned(),
             plan_id: Some("plan".to_owned()),
             next_train_step,
