@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 target=${CARGO_TARGET_DIR:-$HOME/.cache/dressage/target}
-rounds=${1:-8}
+rounds=${1:-7}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -19,9 +19,10 @@ max_tokens_per_micro_batch = 4096
 
 [weights]
 init = "random"
+init_deviation = 0.1
 
 [optimizer]
-learning_rate = 3e-3
+learning_rate = 1e-2
 weight_decay = 0.0
 
 [loss]

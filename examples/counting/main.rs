@@ -34,7 +34,7 @@ fn play(folder: &Path, file: &Path, round: usize) -> Result<()> {
         None => {
             // nobody trained it yet: the weights that `dressage train` begins with, too
             dressage_trainer::seed(0);
-            (Model::random(ModelConfig::load(&files)?, 0.02, options)?, "untrained".to_owned())
+            (Model::random(ModelConfig::load(&files)?, 0.1, options)?, "untrained".to_owned())
         }
         Some(marker) => {
             let marker: serde_json::Value = serde_json::from_slice(&marker)?;

@@ -7,7 +7,7 @@ use dressage_trainer::{Folder, Model, ModelConfig, ModelOptions};
 use super::{Setting, game, report};
 use crate::whole::local;
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 6;
 const GAMES_PER_DIGIT: usize = 24;
 
 /// Mean rewards of all rounds, the first before any training.
@@ -16,10 +16,10 @@ fn rewards(seed: u64) -> Result<Vec<f64>> {
     let setting = Setting::make(local(&dir.path().join("store")), dir.path(), 0)?;
     let options = ModelOptions { trainable: false, ..ModelOptions::default() };
     dressage_trainer::seed(i64::try_from(seed)?);
-    let mut policy = Model::random(ModelConfig::load(&Folder::at(setting.model()))?, 0.02, options)?;
+    let mut policy = Model::random(ModelConfig::load(&Folder::at(setting.model()))?, 0.1, options)?;
     let shape = ["--global-batch-size", "48", "--max-tokens-per-micro-batch", "4096"];
     let init_seed = format!("weights.init_seed={seed}");
-    let more = ["--set", &init_seed, "--set", "optimizer.learning_rate=3e-3", "--set", "optimizer.weight_decay=0.0"];
+    let more = ["--set", &init_seed, "--set", "weights.init_deviation=0.1", "--set", "optimizer.weight_decay=0.0"];
     let mut rewards = Vec::new();
     for round in 0..ROUNDS {
         let games = game::play(&policy, GAMES_PER_DIGIT, seed * 1_000 + round as u64)?;

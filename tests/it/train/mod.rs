@@ -108,13 +108,13 @@ fn random_games(seed: &mut Seed, n: usize) -> Vec<Game> {
     (0..n)
         .map(|nth| {
             let digit = (nth / 4 % 10) as i32;
-            let answer: Vec<i32> = (0..6).map(|_| seed.below(game::VOCAB_SIZE as u64) as i32).collect();
+            let answer: Vec<i32> = (0..4).map(|_| seed.below(game::VOCAB_SIZE as u64) as i32).collect();
             Game {
                 digit,
                 group: nth / 4,
                 token_ids: [&[10, digit], answer.as_slice()].concat(),
-                logprobs: vec![-(game::VOCAB_SIZE as f32).ln(); 6],
-                reward: seed.below(7) as f64 / 6.0,
+                logprobs: vec![-(game::VOCAB_SIZE as f32).ln(); 4],
+                reward: seed.below(5) as f64 / 4.0,
             }
         })
         .collect()
