@@ -1,21 +1,29 @@
 //! The libtorch trainer: batches in, better weights out, with the same numbers as PyTorch and Hugging Face.
 //!
 //! Takes a model as Hugging Face lays it out ([`ModelFiles`]) and micro-batches as a plan streams them
-//! (`docs/batches.md`), gives log-probs, gradients, updated weights and optimiser state that can be saved. Refuses to
-//! query, filter or reorder data: that is the segmenter's work.
+//! (`docs/batches.md`), gives log-probs, updated weights, metrics and checkpoints. Refuses to query, filter or reorder data:
+//! that is the segmenter's work.
 //!
 //! ```text
-//!   config.json, *.safetensors ──▶ Model ◀───────────── AdamW ◀── Schedule
-//!                                    │ forward             ▲ gradients
-//!   MicroBatch ───▶ PackedRow ──▶ Trace ──▶ TokenScores ──▶│ backward
-//!                                              │ ▲ gradients of log-probs and entropies
-//!                                              ▼ │
-//!                                             loss (the caller's, any function of them)
+//!   config.json, *.safetensors ──▶ Model ─────────────┐            TrainerSettings
+//!                                                     ▼                  │
+//!   RecordBatch ─▶ MicroBatch ─▶ TrainStep ◀─────── Trainer ◀────────────┘
+//!                                  │ forward, loss, backward      ▲  │
+//!                                  ▼                              │  ▼
+//!                                StepReport (metrics; or which    checkpoint: the model's files,
+//!                                number was none, and where)      trainer/ (optimiser, state)
+//!
+//!   inside of a step:
+//!
+//!     MicroBatch ──▶ PackedRow ──▶ Trace ──▶ TokenScores ──▶ Objective
+//!                                    ▲ backward    ▲ gradients of log-probs and entropies
+//!                                    └─────────────┴──────────────┘        ─▶ AdamW ◀── Schedule
 //! ```
 //!
-//! Read first: [`Model`], [`PackedRow`], [`Trace`] (one pass, and the way back), [`TokenScores`] (what a loss is built
-//! on), [`AdamW`]; then [`micro_batch`] (checked tensors of a batch of the stream), [`loss`] (objectives and
-//! corrections) and [`metrics`] (what a train step says of itself).
+//! Read first: [`Trainer`] and [`step`] (a train step), [`TrainerSettings`] and [`settings`], [`micro_batch`] (checked tensors of
+//! a batch of the stream), [`checkpoint`]; then what a step is made of: [`Model`], [`PackedRow`], [`Trace`] (one pass, and the
+//! way back), [`TokenScores`] (what a loss is built on), [`loss`] (objectives and corrections), [`AdamW`], [`metrics`] (what a
+//! train step says of itself). [`Model::sample`] closes the loop in tests.
 //!
 //! Invariants:
 //!
@@ -23,22 +31,31 @@
 //! 2. The logits of a row are never in memory together.
 //! 3. A tensor that the config does not ask for, or that it asks for and is not there, is an error that names it.
 //! 4. `unsafe` is in `native` only.
+//! 5. The loss, the gradients and the update of a train step do not depend on how it was split into micro-batches.
+//! 6. Weights are never updated from a number that is NaN or infinite.
+//! 7. A restored run gives the same bits as the one that went on.
 //!
 //! ```no_run
-//! use dressage_trainer::{
-//!     AdamW, AdamWSettings, Folder, ForwardOptions, Model, ModelOptions, PackedRow, ScoreOptions, Segment,
-//! };
+//! use dressage_trainer::micro_batch::{MicroBatch, Place};
+//! use dressage_trainer::{Error, Folder, Model, Progress, Trainer, TrainerSettings};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let model = Model::load(&Folder::at("qwen3"), ModelOptions::default())?;
-//! let mut optimizer = AdamW::new(&model, AdamWSettings::default())?;
-//! let row = PackedRow::new(vec![Segment::of(vec![1, 2, 3]), Segment::of(vec![4, 5])])?;
-//! let trace = model.forward(&row, ForwardOptions::default())?;
-//! let scores = trace.scores(None, ScoreOptions::default())?;
-//! // the likelihood of the row; a policy loss weights each token with its advantage
-//! scores.logprobs.f_mean(None)?.f_neg()?.f_backward()?;
-//! trace.backward(scores)?;
-//! optimizer.step(&model, 1e-6)?;
+//! # fn batches() -> Vec<(arrow::array::RecordBatch, Place)> { Vec::new() }
+//! # fn main() -> Result<(), Error> {
+//! let settings = TrainerSettings::default();
+//! let model = Model::load(&Folder::at("qwen3"), settings.model.options(true)?)?;
+//! let mut trainer = Trainer::new(model, None, settings)?;
+//! // one train step of the stream; place says which micro-batch it is
+//! let mut step = trainer.begin_step();
+//! for (batch, place) in batches() {
+//!     let batch = MicroBatch::read(&batch, place, &step.limits(), step.needs())?;
+//!     step.micro_batch(&batch, None)?;
+//! }
+//! let report = step.finish()?;
+//! if let Some(number) = report.not_finite() {
+//!     println!("no update: {number}");
+//! }
+//! let progress = Progress { train_run: "first".to_owned(), next_train_step: 1, ..Progress::default() };
+//! trainer.save(&mut Folder::at("checkpoints/1"), &progress)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -62,7 +79,7 @@ mod row;
 mod sample;
 mod scores;
 pub mod settings;
-mod step;
+pub mod step;
 mod torch_error;
 mod weights;
 

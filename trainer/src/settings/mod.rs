@@ -5,7 +5,7 @@
 //!
 //! ```toml
 //! [model]
-//! kind = "bf16"                 # f32
+//! kind = "f32"                  # bf16
 //! device = "auto"               # cpu, cuda, cuda:N
 //! recompute = false
 //! logits_chunk_bytes_max = 134217728
@@ -28,7 +28,7 @@
 //! [step]
 //! on_not_finite = "stop"        # skip
 //! train_steps_per_policy = 1
-//! report_entropy = true
+//! report_entropy = false
 //!
 //! [loss]
 //! kind = "ppo_clip"             # gspo, cispo, reinforce, cross_entropy

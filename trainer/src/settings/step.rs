@@ -26,8 +26,9 @@ pub struct StepSettings {
     /// of one rollout batch. 1 makes every ratio of a step 1, and needs no second forward pass; above it each micro-batch is
     /// run once more, and rollouts are used while they are older.
     pub train_steps_per_policy: u32,
-    /// Whether entropies are computed where only the metric reads them. One more pass over the logits: a few hundredths of
-    /// a step where the vocabulary is large and the model small, less otherwise.
+    /// Whether entropies are computed where only the metric reads them. Off, since it is one more pass over all logits: 7 %
+    /// of a step of a model of 25 million parameters with a vocabulary of 32,000 on a CPU, less the larger the model is.
+    /// With an entropy coefficient they are computed and reported anyway.
     pub report_entropy: bool,
 }
 
@@ -35,7 +36,7 @@ checked!(StepSettings);
 
 impl Default for StepSettings {
     fn default() -> Self {
-        Self { on_not_finite: OnNotFinite::default(), train_steps_per_policy: 1, report_entropy: true }
+        Self { on_not_finite: OnNotFinite::default(), train_steps_per_policy: 1, report_entropy: false }
     }
 }
 
@@ -59,7 +60,7 @@ mod tests {
     fn the_section_is_read_written_and_checked() {
         let read = |text: &str| toml::from_str::<StepSettings>(text).map_err(|e| e.to_string());
         assert_eq!(read("").unwrap(), StepSettings::default());
-        let settings = read("on_not_finite = \"skip\"\ntrain_steps_per_policy = 4\nreport_entropy = false").unwrap();
+        let settings = read("on_not_finite = \"skip\"\ntrain_steps_per_policy = 4\nreport_entropy = true").unwrap();
         assert_eq!((settings.on_not_finite, settings.train_steps_per_policy), (OnNotFinite::Skip, 4));
         assert_eq!(read(&toml::to_string(&settings).unwrap()).unwrap(), settings);
         for (text, words) in [

@@ -10,7 +10,7 @@ use super::trainer::Trainer;
 use crate::error::{Error, Result};
 use crate::loss::{LossInput, LossStats, Quantity};
 use crate::metrics::names;
-use crate::micro_batch::{MicroBatch, Place};
+use crate::micro_batch::{MicroBatch, ModelLimits, Needs, Place};
 use crate::model::Model;
 use crate::optimizer::StepOutcome;
 use crate::scores::TokenScores;
@@ -47,6 +47,16 @@ impl<'t> TrainStep<'t> {
             last_place: Place::default(),
             is_clean: false,
         }
+    }
+
+    /// What a micro-batch has to fit: [`Trainer::limits`].
+    pub fn limits(&self) -> ModelLimits {
+        self.trainer.limits()
+    }
+
+    /// What a micro-batch has to have for the loss: [`Trainer::needs`].
+    pub fn needs(&self) -> Needs {
+        self.trainer.needs()
     }
 
     /// The model, with the gradients summed up so far on its parameters (under bf16 they are in the optimiser).

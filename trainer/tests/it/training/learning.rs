@@ -5,18 +5,19 @@ use dressage_trainer::{Model, SampleOptions, Sampled, Trainer};
 use crate::training::made::{Row, VOCAB_SIZE, micro_batch, model, settings, step};
 
 const GROUPS: usize = 4;
-const GROUP_SIZE: usize = 12;
-const NEW_TOKENS: usize = 6;
+const GROUP_SIZE: usize = 16;
+const NEW_TOKENS: usize = 4;
 
-/// The share of tokens that are even after an odd one and odd after an even one.
+/// The share of tokens that are in the same half of the vocabulary as the one before.
 fn reward(prompt: &[i32], sampled: &Sampled) -> f64 {
     let all = [prompt, &sampled.token_ids].concat();
-    let turns = all.windows(2).skip(prompt.len() - 1).filter(|pair| (pair[0] + pair[1]) % 2 == 1).count();
-    turns as f64 / sampled.token_ids.len() as f64
+    let half = |token: i32| token / (VOCAB_SIZE / 2);
+    let stays = all.windows(2).skip(prompt.len() - 1).filter(|pair| half(pair[0]) == half(pair[1])).count();
+    stays as f64 / sampled.token_ids.len() as f64
 }
 
 fn prompts(seed: u64) -> Vec<Vec<i32>> {
-    let of = |group: usize| vec![(seed as i32 * 5 + group as i32 * 7) % VOCAB_SIZE, group as i32];
+    let of = |group: usize| vec![group as i32, (seed as i32 * 5 + group as i32 * 7) % VOCAB_SIZE];
     (0..GROUPS).flat_map(|group| vec![of(group); GROUP_SIZE]).collect()
 }
 
@@ -33,11 +34,12 @@ fn rows(prompts: &[Vec<i32>], sampled: &[Sampled], rewards: &[f64]) -> Vec<Row> 
     let of = |at: usize| {
         let (prompt, sampled) = (&prompts[at], &sampled[at]);
         let group = &rewards[at / GROUP_SIZE * GROUP_SIZE..][..GROUP_SIZE];
+        let deviation = mean(&group.iter().map(|r| (r - mean(group)).powi(2)).collect::<Vec<_>>()).sqrt();
         let tokens = [prompt.as_slice(), &sampled.token_ids].concat();
         Row {
             loss_mask: (0..tokens.len()).map(|at| i8::from(at >= prompt.len())).collect(),
             logprobs: Some([vec![0.0; prompt.len()], sampled.logprobs.clone()].concat()),
-            advantage: rewards[at] - mean(group),
+            advantage: (rewards[at] - mean(group)) / deviation.max(1e-6),
             loss_weight: 1.0 / (prompts.len() * NEW_TOKENS) as f64,
             ..Row::of(format!("sample-{at}"), &tokens)
         }
@@ -50,11 +52,12 @@ fn a_policy_gradient_makes_a_rules_reward_grow() {
     for seed in [1, 2, 3] {
         let mut settings = settings("[step]\ntrain_steps_per_policy = 2\n[kl]\ncoefficient = 0.001");
         settings.optimizer.eps = 1e-8;
+        settings.optimizer.learning_rate = 2e-2;
         let mut trainer = Trainer::new(model(seed), Some(model(seed)), settings).unwrap();
         let n_parameters: usize = trainer.model().parameters().iter().map(|p| p.tensor().numel()).sum();
         assert!(n_parameters <= 300_000, "{n_parameters}");
         let mut history = Vec::new();
-        for round in 0..20 {
+        for round in 0..16 {
             let prompts = prompts(round);
             let sampled = sample(trainer.model(), &prompts, 1000 * seed as u64 + round);
             let rewards: Vec<f64> = prompts.iter().zip(&sampled).map(|(p, s)| reward(p, s)).collect();
@@ -63,7 +66,7 @@ fn a_policy_gradient_makes_a_rules_reward_grow() {
             // two train steps of two micro-batches each, over one policy
             let place = |at: usize| (2 * round as i32 + at as i32 / 2, at as i32 % 2);
             let batches: Vec<_> =
-                rows.chunks(12).enumerate().map(|(at, rows)| micro_batch(&trainer, place(at), rows)).collect();
+                rows.chunks(16).enumerate().map(|(at, rows)| micro_batch(&trainer, place(at), rows)).collect();
             let old: Vec<_> = batches.iter().map(|batch| trainer.logprobs(batch).unwrap()).collect();
             for at in [0, 2] {
                 let report =
@@ -71,8 +74,8 @@ fn a_policy_gradient_makes_a_rules_reward_grow() {
                 assert_eq!(report.not_finite(), None);
             }
         }
-        let (first, last) = (mean(&history[..3]), mean(&history[17..]));
-        assert!((0.3..0.7).contains(&first), "seed {seed}: {history:?}");
-        assert!(last > 0.85, "seed {seed}: from {first:.2} to {last:.2}: {history:?}");
+        let (first, last) = (mean(&history[..3]), mean(&history[13..]));
+        assert!((0.3..0.75).contains(&first), "seed {seed}: {history:?}");
+        assert!(last > 0.75 && last > first + 0.15, "seed {seed}: from {first:.2} to {last:.2}: {history:?}");
     }
 }

@@ -52,7 +52,7 @@ fn by_hand(rows: [&[crate::training::made::Row]; 2]) -> (Vec<f64>, Vec<(String, 
                 let ratio = (scores.logprobs.get(token as i64).to_kind(Kind::Double) - old[at]).exp();
                 let plain = &ratio * segment.advantage;
                 let clipped = ratio.clamp(1.0 - 0.02, 1.0 + 0.03) * segment.advantage;
-                loss = loss - plain.minimum(&clipped) * segment.loss_weight;
+                loss -= plain.minimum(&clipped) * segment.loss_weight;
                 at += 1;
             }
         }

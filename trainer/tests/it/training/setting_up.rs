@@ -62,20 +62,21 @@ fn a_reference_without_a_coefficient_is_reported_on_and_changes_nothing() {
 }
 
 #[test]
-fn entropy_is_reported_unless_it_is_not_wanted_and_costs_nothing_in_the_loss() {
+fn entropy_is_reported_where_it_is_wanted_and_then_changes_nothing_else() {
     let run = |text: &str| {
         let mut trainer = Trainer::new(model(1), None, settings(text)).unwrap();
         let batch = micro_batch(&trainer, (0, 0), &[row(1, 9, 1.0)]);
         let report = step(&mut trainer, &[(&batch, None)]);
         (crate::training::made::weights(&trainer), report)
     };
-    let (weights, report) = run("");
-    let (same, silent) = run("[step]\nreport_entropy = false");
+    let (weights, report) = run("[step]\nreport_entropy = true");
+    let (same, silent) = run("");
     assert!((0.1..24_f64.ln()).contains(&metric(&report, "entropy")));
     assert!(silent.metrics.iter().all(|(name, _)| *name != "entropy"));
     assert_eq!(weights, same);
-    let (other, _) = run("[step]\nreport_entropy = false\n[loss]\nentropy_coefficient = 0.1");
+    let (other, reported) = run("[loss]\nentropy_coefficient = 0.1");
     assert_ne!(other, weights);
+    assert_eq!(metric(&reported, "entropy"), metric(&report, "entropy"));
 }
 
 #[test]
