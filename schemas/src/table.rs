@@ -66,14 +66,8 @@ impl Table {
     ];
 
     /// Tables that a store made by an early release lacks. They read as empty there, and the first write makes them.
-    pub const ADDED_LATER: [Self; 6] = [
-        Self::Batches,
-        Self::Plans,
-        Self::Streamed,
-        Self::TrainMetrics,
-        Self::TrainerLogprobs,
-        Self::Checkpoints,
-    ];
+    pub const ADDED_LATER: [Self; 6] =
+        [Self::Batches, Self::Plans, Self::Streamed, Self::TrainMetrics, Self::TrainerLogprobs, Self::Checkpoints];
 
     /// The table's name in paths and SQL.
     pub fn name(self) -> &'static str {

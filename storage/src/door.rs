@@ -195,7 +195,9 @@ fn check_trainer_logprobs(batch: &RecordBatch) -> Result<()> {
         let recorded = if logprobs.is_valid(row) { logprobs.value_length(row) } else { n_places };
         let list = places.value(row);
         let ascending = list.as_any().downcast_ref::<Int32Array>().is_some_and(|list| {
-            list.null_count() == 0 && list.values().first().is_none_or(|n| *n >= 0) && list.values().is_sorted_by(|a, b| a < b)
+            list.null_count() == 0
+                && list.values().first().is_none_or(|n| *n >= 0)
+                && list.values().is_sorted_by(|a, b| a < b)
         });
         if !ascending || recorded != n_places || trainer_logprobs.value_length(row) != n_places {
             let (id, trained) = (id.value(row), trainer_logprobs.value_length(row));

@@ -224,7 +224,9 @@ pub enum Error {
         count: usize,
     },
     /// No checkpoint has this id.
-    #[error("no checkpoint {checkpoint:?} in this store; `dressage sql \"select train_run, checkpoint_id from checkpoints\"` lists them")]
+    #[error(
+        "no checkpoint {checkpoint:?} in this store; `dressage sql \"select train_run, checkpoint_id from checkpoints\"` lists them"
+    )]
     CheckpointMissing {
         /// As asked for.
         checkpoint: String,

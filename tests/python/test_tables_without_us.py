@@ -15,7 +15,7 @@ class TablesWithoutUs(StoreOfRealRollouts):
 
     def test_every_table_opens_and_says_its_schema_version(self):
         record = json.loads((self.store / "dressage.json").read_text())
-        for name in ("contents", "weight_versions", "steps", "rewards", "quarantine", "ingest_log", "trajectories", "snapshots", "batches", "plans", "streamed"):
+        for name in ("contents", "weight_versions", "steps", "rewards", "quarantine", "ingest_log", "trajectories", "snapshots", "batches", "plans", "streamed", "train_metrics", "trainer_logprobs", "checkpoints"):
             with self.subTest(table=name):
                 version = self.table(name).schema.metadata[b"dressage:schema_version"]
                 self.assertEqual(int(version), record["schema_version"])

@@ -4,6 +4,8 @@
 // the message in memory that the caller gives back with `dressage_message_free`. The declarations on the other side
 // are in src/native/torch.rs: change both together.
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -61,6 +63,14 @@ at::Generator generator(int device_index) {
 } // namespace
 
 extern "C" {
+
+// Loads the CUDA half of libtorch, which registers itself. Not linked, so that one binary runs with and without it; the
+// search goes along the run path of the binary, as that of libtorch_cpu did.
+char *dressage_load_cuda() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return nullptr;
+  const char *message = dlerror();
+  return first_line(message ? message : "libtorch_cuda.so cannot be loaded");
+}
 
 void dressage_message_free(char *message) { std::free(message); }
 

@@ -42,16 +42,6 @@ impl Family {
         }
     }
 
-    /// The `model_type` of its `config.json`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen3Moe => "qwen3_moe",
-        }
-    }
-
     fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",

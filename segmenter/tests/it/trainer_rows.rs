@@ -54,7 +54,14 @@ fn checkpoint(id: &str, after: Option<&str>, step: i64) -> CheckpointRow {
 }
 
 impl TrainedSegments {
-    fn logprobs(&self, owner: &TrajectoryRow, step: i64, recorded: bool, trainer: &[f32], at: i64) -> TrainerLogprobRow {
+    fn logprobs(
+        &self,
+        owner: &TrajectoryRow,
+        step: i64,
+        recorded: bool,
+        trainer: &[f32],
+        at: i64,
+    ) -> TrainerLogprobRow {
         let first = if owner.trajectory_id == "a" { 2 } else { 4 };
         TrainerLogprobRow {
             train_run: "t".to_owned(),

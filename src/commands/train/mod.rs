@@ -254,7 +254,7 @@ fn begin(
         return Ok((trainer, Progress::new(&asked.train_run)));
     };
     let row = publisher.newest().context("a checkpoint's files without the checkpoint")?;
-    let progress = checkpoint::restore(&mut trainer, &folder)
+    let progress = checkpoint::restore(&mut trainer, row, &folder)
         .with_context(|| format!("training run {} cannot go on from checkpoint {}", asked.train_run, row.checkpoint_id))?;
     context.output.note(&format!(
         "training run {}: going on after {} train steps, from checkpoint {}",

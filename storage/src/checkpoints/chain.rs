@@ -60,7 +60,8 @@ mod tests {
     }
 
     fn conflicts(checked: Result<()>) -> bool {
-        checked.is_err_and(|e| e.kind() == ErrorKind::Conflict && e.to_string().contains("another process trains run r"))
+        checked
+            .is_err_and(|e| e.kind() == ErrorKind::Conflict && e.to_string().contains("another process trains run r"))
     }
 
     #[test]

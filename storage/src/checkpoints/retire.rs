@@ -27,12 +27,7 @@ pub struct RetireReport {
 ///
 /// # Errors
 /// Whatever the store answers.
-pub async fn retire(
-    lake: &Lake,
-    train_run: &str,
-    keep_last: usize,
-    keep_every: Option<i64>,
-) -> Result<RetireReport> {
+pub async fn retire(lake: &Lake, train_run: &str, keep_last: usize, keep_every: Option<i64>) -> Result<RetireReport> {
     let rows = list(lake, Some(train_run)).await?;
     let retired = retired(rows, keep_last, keep_every);
     let mut report = RetireReport::default();

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use arrow::array::{Array, AsArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::array::{
+    Array, AsArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
 use arrow::datatypes::Int64Type;
 use dressage_schemas::Table;
 use dressage_schemas::tables::checkpoints::{CheckpointFile, CheckpointRow};
@@ -30,7 +32,7 @@ pub(super) async fn scan(lake: &Lake, filter: Option<String>) -> Result<Vec<Chec
         let addresses = row_addresses(T, &batch)?.values().to_vec();
         rows.extend(addresses.into_iter().zip(checkpoint_rows(&batch)?));
     }
-    // fragments are numbered in the order of their commits; a scan with a predicate gives them in any order
+    // fragments are numbered in the order of their commits; a scan with a predicate promises no order
     rows.sort_by_key(|(address, _)| *address);
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }

@@ -178,8 +178,8 @@ pub(super) async fn a_checkpoint_is_published_whole_and_once(settings: &StoreSet
 
 pub(super) async fn two_trainers_of_one_run_cannot_both_go_on(settings: &StoreSettings) -> Outcome {
     let lake = fresh(settings, "trainers").await?;
-    publish(&lake, "run", "c0", None, 0).await?;
-    let mut after = "c0".to_owned();
+    publish(&lake, "run", "first", None, 0).await?;
+    let mut after = "first".to_owned();
     for round in 0..3_i64 {
         let mut tasks = Vec::new();
         for trainer in ["a", "b", "c"] {
@@ -205,7 +205,7 @@ pub(super) async fn two_trainers_of_one_run_cannot_both_go_on(settings: &StoreSe
         same("checkpoints", &checkpoints::list(&lake, None).await?.len(), &(2 + round as usize))?;
     }
     // a row that came too late and whose process died before it could take it away
-    let late = CheckpointRow { created_at: 1, ..written(&lake, "run", "late", Some("c0"), 9).await? };
+    let late = CheckpointRow { created_at: 1, ..written(&lake, "run", "late", Some("first"), 9).await? };
     let late = CheckpointRow { location: "checkpoints/run/late".to_owned(), ..late };
     let batch = dressage_schemas::tables::checkpoints::batch(&[late])?;
     crate::writer::commit::append_rows(&lake, Table::Checkpoints, &[batch]).await?;
@@ -250,7 +250,8 @@ pub(super) async fn old_checkpoints_are_retired_and_leftovers_found(settings: &S
     let rules: Vec<_> = young.problems.iter().map(|p| (p.rule, p.severity, p.count)).collect();
     same("problems", &rules, &vec![("checkpoint_file", Severity::Damage, 3)])?;
     let named = young.problems.first().map(|p| p.examples.join("\n")).unwrap_or_default();
-    for part in ["c6/model.safetensors: it is missing", "c6/trainer/optimizer.safetensors: it has 1 bytes", "c5/model"] {
+    for part in ["c6/model.safetensors: it is missing", "c6/trainer/optimizer.safetensors: it has 1 bytes", "c5/model"]
+    {
         holds(format!("{part} is in {named}"), named.contains(part))?;
     }
     let quick = check(&lake, &CheckOptions { payload: false, ..CheckOptions::default() }).await?;
@@ -294,7 +295,8 @@ pub(super) async fn what_a_trainer_writes_down_survives_compaction(settings: &St
         training::append_trainer_logprobs(&lake, &[trainer_logprobs::batch(&[logprobs])?]).await?;
         let refused = QuarantineRow { quarantine_key: 7, rule: "no_tokens".to_owned(), ..QuarantineRow::default() };
         training::append_quarantine(&lake, &[refused]).await?;
-        publish(&lake, "run", &format!("c{step}"), (step > 0).then(|| format!("c{}", step - 1)).as_deref(), step).await?;
+        publish(&lake, "run", &format!("c{step}"), (step > 0).then(|| format!("c{}", step - 1)).as_deref(), step)
+            .await?;
     }
     let uneven = TrainerLogprobRow { token_places: vec![1, 2], trainer_logprobs: vec![-1.0], ..Default::default() };
     let refused = training::append_trainer_logprobs(&lake, &[trainer_logprobs::batch(&[uneven])?]).await;

@@ -132,7 +132,8 @@ pub(super) fn write_remote(
     drop(sender);
     let uploaded = runtime.block_on(task);
     if let Some(Refused::TooLarge) = refused {
-        let source = Cause::words(format!("S3 takes files of up to {FILE_BYTES_MAX} bytes from here; make several of it"));
+        let source =
+            Cause::words(format!("S3 takes files of up to {FILE_BYTES_MAX} bytes from here; make several of it"));
         return Err(Error::ObjectAccess { action: "write", object: shown, kind: ErrorKind::Exhausted, source });
     }
     match uploaded {
@@ -296,9 +297,7 @@ impl Upload {
 
     async fn send(&self, parts: &dyn MultipartStore, id: &String, at: usize, part: Bytes) -> Result<(usize, PartId)> {
         let payload = PutPayload::from_bytes(part);
-        let put = |_| async {
-            parts.put_part(&self.path, id, at, payload.clone()).await.map_err(|e| self.failed(e))
-        };
+        let put = |_| async { parts.put_part(&self.path, id, at, payload.clone()).await.map_err(|e| self.failed(e)) };
         self.remote.retry.run("upload a part", put).await.map(|sent| (at, sent))
     }
 

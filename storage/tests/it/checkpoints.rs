@@ -17,7 +17,9 @@ fn train(lake: &Lake, id: &str, after: Option<&str>) -> CheckpointRow {
     let handle = tokio::runtime::Handle::current();
     let folder = checkpoints::new_files(lake, "run", id).unwrap().blocking(handle.clone());
     let mut files = Vec::new();
-    for (name, bytes) in [("model.safetensors", 400_000), ("config.json", 20), ("trainer/optimizer.safetensors", 800_000)] {
+    for (name, bytes) in
+        [("model.safetensors", 400_000), ("config.json", 20), ("trainer/optimizer.safetensors", 800_000)]
+    {
         let content = vec![id.len() as u8; bytes];
         files.push(folder.write(name, &mut |out: &mut dyn Write| out.write_all(&content)).unwrap());
     }
@@ -64,8 +66,15 @@ fn child(store: &Path, test: &str, fault: Option<&str>) -> Command {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trainer_killed_at_any_point_leaves_the_old_checkpoint_or_the_new_one_whole() {
     let points = [
-        "half:file:1", "after:file:1", "half:file:2", "after:file:2", "half:file:3", "after:file:3",
-        "written:checkpoints", "after:checkpoints", "after:retired",
+        "half:file:1",
+        "after:file:1",
+        "half:file:2",
+        "after:file:2",
+        "half:file:3",
+        "after:file:3",
+        "written:checkpoints",
+        "after:checkpoints",
+        "after:retired",
     ];
     for point in points {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! A check finds bytes that are not the ones that were written.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use dressage_schemas::ErrorKind;
 use dressage_storage::conformance::load::{self, Shape};
@@ -72,6 +73,28 @@ async fn a_lost_data_file_is_found() {
     let report = check(&lake, &CheckOptions::default()).await.unwrap();
     assert!(report.is_damaged(), "{report:?}");
     assert!(report.problems.iter().any(|p| p.rule == "unreadable" && p.severity == Severity::Damage));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_removes_nothing_while_the_rows_that_refer_to_it_cannot_be_read() {
+    for table in ["trajectories", "steps"] {
+        let folder = tempfile::tempdir().unwrap();
+        store_in(folder.path()).await;
+        let lost = largest(&folder.path().join(format!("{table}.lance/data")), "lance");
+        let bytes = std::fs::read(&lost).unwrap();
+        std::fs::remove_file(&lost).unwrap();
+        let settings = StoreSettings::at(folder.path().to_str().unwrap());
+        let options = CheckOptions { repair: true, grace: Duration::ZERO, ..CheckOptions::default() };
+        let report = check(&Lake::open(settings.clone()).await.unwrap(), &options).await.unwrap();
+        let told = report.problems.iter().find(|p| p.rule == "unreadable").unwrap();
+        let name = lost.file_name().unwrap().to_string_lossy();
+        assert_eq!(told.examples, [format!("{table}.lance/data/{name} is missing")]);
+        assert!(report.rows_removed.is_empty(), "{report:?}");
+        // brought back, the store is as it was
+        std::fs::write(&lost, bytes).unwrap();
+        let report = check(&Lake::open(settings).await.unwrap(), &options).await.unwrap();
+        assert!(report.problems.is_empty(), "{report:?}");
+    }
 }
 
 #[tokio::test]

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use arrow::array::Array;
 use dressage_schemas::Table;
 use dressage_schemas::tables::batches::{self, BatchRow};
+use dressage_schemas::tables::checkpoints::CheckpointRow;
 use dressage_schemas::tables::plans::PlanRow;
+use dressage_schemas::tables::train_metrics::TrainMetricRow;
 use dressage_storage::conformance::load::{self, Shape};
 use dressage_storage::maintain::{CheckOptions, CompactOptions, GcOptions, check, compact, gc, info, snapshots};
-use dressage_storage::{AsOf, Lake, ScanOptions, StoreSettings, WriterSettings, plans};
+use dressage_storage::{AsOf, Lake, ScanOptions, StoreSettings, WriterSettings, checkpoints, plans, training};
 use futures::TryStreamExt;
 
 const TRAJECTORIES: u64 = 3;
@@ -112,6 +114,13 @@ async fn a_store_older_than_plans_reads_them_as_empty_and_gets_them_on_the_first
     assert!(check(&lake, &CheckOptions { repair: true, ..CheckOptions::default() }).await.unwrap().is_sound());
     assert!(!folder.path().join("plans.lance").exists());
     let named = snapshots::create(&before, Some("before")).await.unwrap();
+
+    let metric = TrainMetricRow { train_run: "t".into(), metric: "loss".into(), ..TrainMetricRow::default() };
+    training::append_metrics(&lake, &[metric]).await.unwrap();
+    let first = CheckpointRow { checkpoint_id: "c".into(), train_run: "t".into(), ..CheckpointRow::default() };
+    let first = checkpoints::publish(&lake, first).await.unwrap();
+    assert_eq!(checkpoints::latest(&lake, "t").await.unwrap(), Some(first));
+    assert_eq!(lake.snapshot(None).await.unwrap().row_count(Table::TrainMetrics), 1);
 
     let plan = PlanRow { plan_id: "p".into(), snapshot_id: named.snapshot_id, ..PlanRow::default() };
     let row = BatchRow { plan_id: "p".into(), step_rows: vec![7], ..BatchRow::default() };

@@ -4,5 +4,5 @@ mod mapped;
 mod torch;
 
 pub(crate) use mapped::MappedFile;
-pub(crate) use torch::{AdamwStep, backward, fused_adamw, global_norm, scale, set_gradient};
+pub(crate) use torch::{AdamwStep, backward, fused_adamw, global_norm, load_cuda, scale, set_gradient};
 pub use torch::{DeviceMemory, RngState, device_memory, reset_device_memory, seed};

@@ -10,6 +10,7 @@ use crate::torch_error::TorchError;
 
 unsafe extern "C" {
     fn dressage_message_free(message: *mut c_char);
+    fn dressage_load_cuda() -> *mut c_char;
     fn dressage_backward(
         outputs: *const *const C_tensor,
         gradients: *const *const C_tensor,
@@ -51,6 +52,14 @@ fn checked(message: *mut c_char) -> Result<()> {
 
 fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
     tensors.iter().map(Tensor::as_ptr).collect()
+}
+
+/// Loads the CUDA half of libtorch, once, where there is one; says what the loader said where there is none. To be called
+/// before CUDA devices are counted.
+pub(crate) fn load_cuda() -> std::result::Result<(), String> {
+    static LOADED: std::sync::OnceLock<std::result::Result<(), String>> = std::sync::OnceLock::new();
+    // SAFETY: no pointers; the library's own initialisers run once
+    LOADED.get_or_init(|| checked(unsafe { dressage_load_cuda() }).map_err(|error| error.to_string())).clone()
 }
 
 /// Backward from several outputs, with a gradient for each; adds to `grad` of the leaves behind them.

@@ -54,14 +54,16 @@ pub enum SettingsError {
     },
     /// A device that this machine does not have, or that this build cannot use.
     #[error(
-        "[model] device = \"{device}\": libtorch sees {n_devices} CUDA devices here; set \"auto\" or \"cpu\", or install \
-         libtorch with CUDA"
+        "[model] device = \"{device}\": libtorch sees {n_devices} CUDA devices here{loader}; set \"auto\" or \"cpu\", or \
+         install libtorch with CUDA (.ci/setup-torch --cuda)"
     )]
     NoDevice {
         /// As set.
         device: Box<str>,
         /// CUDA devices that there are.
         n_devices: usize,
+        /// What the loader said of CUDA's half of libtorch, in brackets; empty if it is loaded.
+        loader: Box<str>,
     },
     /// A falling learning rate without room to fall.
     #[error(

@@ -8,6 +8,7 @@ use tch::{Cuda, Device, Kind};
 use super::checked::checked;
 use super::error::{SettingsError, number};
 use crate::model::{ForwardOptions, ModelOptions};
+use crate::native::load_cuda;
 use crate::scores::ScoreOptions;
 
 /// The section's name in the file.
@@ -68,12 +69,20 @@ impl DeviceChoice {
     ///
     /// [`SettingsError::NoDevice`] if the machine does not have it.
     pub fn resolve(self) -> Result<Device, SettingsError> {
+        if self == Self::Cpu {
+            return Ok(Device::Cpu);
+        }
+        let loaded = load_cuda();
         let n_devices = usize::try_from(Cuda::device_count()).unwrap_or(0);
         match self {
             Self::Auto => Ok(if n_devices > 0 { Device::Cuda(0) } else { Device::Cpu }),
             Self::Cpu => Ok(Device::Cpu),
             Self::Cuda(index) if index < n_devices => Ok(Device::Cuda(index)),
-            Self::Cuda(_) => Err(SettingsError::NoDevice { device: self.to_string().into(), n_devices }),
+            Self::Cuda(_) => Err(SettingsError::NoDevice {
+                device: self.to_string().into(),
+                n_devices,
+                loader: loaded.err().map(|said| format!(" ({said})")).unwrap_or_default().into(),
+            }),
         }
     }
 }

@@ -32,12 +32,7 @@ pub(super) struct CheckpointLeftovers {
 
 /// Looks at rows and files. With `payload` every byte of the files is read and hashed. `written_before` says how old a
 /// leftover must be.
-pub(super) async fn check(
-    snapshot: &Snapshot,
-    payload: bool,
-    written_before: i64,
-    ledger: &mut Ledger,
-) -> Result<()> {
+pub(super) async fn check(snapshot: &Snapshot, payload: bool, written_before: i64, ledger: &mut Ledger) -> Result<()> {
     let lake = snapshot.lake();
     let mut rows = Vec::new();
     for_each_batch(snapshot, T, &ScanOptions::default(), ledger, |batch, _| {
@@ -94,7 +89,8 @@ async fn check_files(
     payload: bool,
     ledger: &mut Ledger,
 ) -> Result<()> {
-    const WHAT: &str = "files of a checkpoint are missing or not what was written; restore them, or go on from another one";
+    const WHAT: &str =
+        "files of a checkpoint are missing or not what was written; restore them, or go on from another one";
     let folder = files(lake, row).await?;
     let listed = if is_elsewhere(&row.location) {
         match folder.list().await {
@@ -112,7 +108,13 @@ async fn check_files(
     for file in &row.files {
         let found = listed.iter().find(|entry| entry.name == file.path).map(|entry| entry.bytes);
         if let Some(detail) = size_fault(file, found) {
-            ledger.note(Severity::Damage, "checkpoint_file", T, || format!("{}: {detail}", folder.shown(&file.path)), WHAT);
+            ledger.note(
+                Severity::Damage,
+                "checkpoint_file",
+                T,
+                || format!("{}: {detail}", folder.shown(&file.path)),
+                WHAT,
+            );
             continue;
         }
         if !payload {

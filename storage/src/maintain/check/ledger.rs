@@ -70,6 +70,8 @@ pub(super) struct Ledger {
     pub(super) checkpoints: CheckpointLeftovers,
     pub(super) rows_checked: BTreeMap<String, u64>,
     pub(super) bytes_verified: u64,
+    /// Whether rows could not be read: then nothing can be said about what nothing refers to.
+    pub(super) unreadable: bool,
     problems: BTreeMap<(&'static str, Table), Problem>,
 }
 
@@ -86,6 +88,7 @@ impl Ledger {
             checkpoints: CheckpointLeftovers::default(),
             rows_checked: BTreeMap::new(),
             bytes_verified: 0,
+            unreadable: false,
             problems: BTreeMap::new(),
         }
     }

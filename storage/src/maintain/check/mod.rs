@@ -13,14 +13,15 @@ mod steps;
 mod trajectories;
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use dressage_schemas::{ErrorKind, Table};
-use futures::TryStreamExt;
+use futures::{FutureExt, TryStreamExt};
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lake::{Lake, now_micros};
 use crate::scan::ScanOptions;
 use crate::snapshot::Snapshot;
@@ -29,7 +30,7 @@ use ledger::{Ages, Ledger};
 /// How thoroughly to look, and whether to repair.
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
-    /// Remove leftovers that are older than `grace`. Best while no writer is running: a writer that finds a message
+    /// Remove leftovers that are older than `grace`; nothing where rows cannot be read, since those may refer to them. Best while no writer is running: a writer that finds a message
     /// stored does not store it again, and would miss one that is removed as unreferenced in that moment.
     pub repair: bool,
     /// Read payload and verify its checksums; without, only scalar columns are read.
@@ -120,12 +121,15 @@ pub async fn check(lake: &Lake, options: &CheckOptions) -> Result<CheckReport> {
     plans::check(&snapshot, written_before, &mut ledger).await?;
     checkpoints::check(&snapshot, options.payload, written_before, &mut ledger).await?;
     check_rest(&snapshot, options.payload, &mut ledger).await?;
-    note_repeated(&snapshot, &mut ledger).await?;
+    if !ledger.unreadable {
+        note_repeated(&snapshot, &mut ledger).await?;
+    }
     let mut report = CheckReport {
         versions: snapshot.versions().iter().map(|(t, v)| (t.name().to_owned(), *v)).collect(),
         ..CheckReport::default()
     };
-    if options.repair {
+    // what could not be read may be what refers to the rest
+    if options.repair && !ledger.unreadable {
         repair::run(lake, &snapshot, &ledger, &mut report).await?;
     } else {
         repair::note_unnamed_files(lake, &mut ledger).await?;
@@ -147,7 +151,8 @@ async fn check_rest(snapshot: &Snapshot, payload: bool, ledger: &mut Ledger) -> 
 }
 
 /// Takes every batch of a table to `look`, fragment by fragment: one that cannot be read is a problem of its own, and
-/// the rest is looked at all the same. What may pass by itself (an outage) is an error of the check.
+/// the rest is looked at all the same. What may pass by itself (an outage) is an error of the check. Damage may also make
+/// the decoder of the table format panic: that is a problem of the same kind.
 async fn for_each_batch(
     snapshot: &Snapshot,
     table: Table,
@@ -159,7 +164,8 @@ async fn for_each_batch(
         let options = ScanOptions { fragments: Some(vec![fragment.id]), ..options.clone() };
         let mut rows = snapshot.scan(table, options).await?;
         loop {
-            match rows.try_next().await {
+            let next = AssertUnwindSafe(rows.try_next()).catch_unwind().await;
+            match next.unwrap_or_else(|_| Err(Error::Damaged { table, detail: "its decoder panicked".to_owned() })) {
                 Ok(Some(batch)) => {
                     ledger.count_rows(table, batch.num_rows());
                     look(&batch, ledger)?;
@@ -169,16 +175,24 @@ async fn for_each_batch(
                     return Err(error);
                 }
                 Err(error) => {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                     let what = "files are lost or damaged; restore them, or ingest their sources again under a new run";
-                    let name = || format!("fragment {}: {error}: {cause}", fragment.id);
+                    let state = if error.kind() == ErrorKind::NotFound { "is missing" } else { "cannot be decoded" };
+                    let name = || format!("{} {state}", files_of(snapshot, table, fragment.id));
                     ledger.note(Severity::Damage, "unreadable", table, name, what);
+                    ledger.unreadable = true;
                     break;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// The data files of a fragment, below the root of the store.
+fn files_of(snapshot: &Snapshot, table: Table, fragment: u64) -> String {
+    let Ok(dataset) = snapshot.dataset(table) else { return table.to_string() };
+    let files = dataset.iter_fragments().filter(|f| f.id == fragment).flat_map(|f| &f.files);
+    files.map(|file| format!("{table}.lance/data/{}", file.path)).collect::<Vec<_>>().join(" or ")
 }
 
 /// Rows that say again what another row says.

@@ -5,11 +5,10 @@ use std::collections::HashMap;
 use arrow::array::{Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use dressage_schemas::Table;
 use dressage_schemas::ids::TrajectoryKey;
-use futures::TryStreamExt;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Severity;
 use super::ledger::{Ledger, Tally};
+use super::{Severity, for_each_batch};
 use crate::error::Result;
 use crate::physical::{row_addresses, typed};
 use crate::scan::ScanOptions;
@@ -32,11 +31,10 @@ pub(super) async fn check(snapshot: &Snapshot, ledger: &mut Ledger) -> Result<()
     ];
     let mut parents: Vec<(i64, String)> = Vec::new();
     let mut groups: HashMap<(u64, u64), u32> = HashMap::new();
-    let mut rows = snapshot.scan(T, ScanOptions::columns(columns)).await?;
-    while let Some(batch) = rows.try_next().await? {
-        ledger.count_rows(T, batch.num_rows());
-        read_batch(&batch, ledger, &mut parents, &mut groups)?;
-    }
+    for_each_batch(snapshot, T, &ScanOptions::columns(columns), ledger, |batch, ledger| {
+        read_batch(batch, ledger, &mut parents, &mut groups)
+    })
+    .await?;
     for (key, name) in parents {
         if !ledger.keys.contains_key(&key) {
             ledger.note(
@@ -125,12 +123,10 @@ fn note_group_gaps(groups: &HashMap<(u64, u64), u32>, ledger: &mut Ledger) {
 pub(super) async fn check_rewards_and_log(snapshot: &Snapshot, ledger: &mut Ledger) -> Result<()> {
     for table in [Table::Rewards, Table::IngestLog] {
         let options = ScanOptions::columns(["trajectory_key", "write_id"]).with_row_address();
-        let mut rows = snapshot.scan(table, options).await?;
-        while let Some(batch) = rows.try_next().await? {
-            ledger.count_rows(table, batch.num_rows());
-            let key: &Int64Array = typed(table, &batch, "trajectory_key")?;
-            let write_id: &Int64Array = typed(table, &batch, "write_id")?;
-            let addresses = row_addresses(table, &batch)?;
+        for_each_batch(snapshot, table, &options, ledger, |batch, ledger| {
+            let key: &Int64Array = typed(table, batch, "trajectory_key")?;
+            let write_id: &Int64Array = typed(table, batch, "write_id")?;
+            let addresses = row_addresses(table, batch)?;
             for row in 0..batch.num_rows() {
                 let this = key.value(row);
                 if write_id.is_valid(row) {
@@ -143,7 +139,9 @@ pub(super) async fn check_rewards_and_log(snapshot: &Snapshot, ledger: &mut Ledg
                     ledger.note(Severity::Note, "reward_without_trajectory", table, || format!("{this:016x}"), what);
                 }
             }
-        }
+            Ok(())
+        })
+        .await?;
     }
     check_promises(ledger);
     Ok(())
