@@ -59,7 +59,7 @@ fn rollouts_that_do_not_fit_the_model_are_named() -> Result<()> {
     let setting = Setting::make(local(&dir.path().join("store")), dir.path(), 8)?;
     let cases = [
         ("vocab_size", json!(11), "of 11"),
-        ("max_position_embeddings", json!(7), "7 positions"),
+        ("max_position_embeddings", json!(5), "5 positions"),
         ("model_type", json!("mamba"), "mamba"),
     ];
     for (key, value, words) in cases {

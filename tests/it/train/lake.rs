@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use dressage_rig::Weed;
 
 use super::{Setting, report};
 use crate::cli::run::dressage as command;
-use crate::whole::local;
+use crate::whole::{local, on_s3};
 
 /// A model of Qwen3's vocabulary that is small enough for a test.
 fn tiny_qwen3(folder: &Path) -> Result<()> {
@@ -59,6 +60,30 @@ fn real_rollouts_become_weights_metrics_and_a_checkpoint() {
         .expect("log-probs");
     assert_eq!(counted[0]["written"], counted[0]["trained"], "{counted:?}");
     lake.run(&["store", "check", "--json"]).and_then(|f| f.expect_code(0).map(drop)).expect("sound");
+}
+
+#[test]
+fn models_are_read_from_buckets_and_published_to_them() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let weed = Weed::shared();
+    let place = weed.place("models");
+    let setting = Setting::make(on_s3(&place), dir.path(), 16)?;
+    let bucket = place.uri.trim_end_matches('/').rsplit_once('/').map_or("", |(bucket, _)| bucket);
+    let (first, second) = (format!("{bucket}/models/first"), format!("{bucket}/models/second"));
+    let with = |args: Vec<String>, flag: &str, value: &str| -> Vec<String> {
+        let at = args.iter().position(|arg| arg == flag).map_or(0, |at| at + 1);
+        args.into_iter().enumerate().map(|(nth, arg)| if nth == at { value.to_owned() } else { arg }).collect()
+    };
+    let to_first = with(setting.planning_args("first", &[]), "--out", &first);
+    let trained = report(&setting.dressage, &to_first)?;
+    ensure!(trained["train_steps"] == 2, "{trained}");
+    // the second run begins with the first one's weights, as they lie in the bucket
+    let args = with(with(setting.planning_args("second", &[]), "--model", &first), "--out", &second);
+    let loads: Vec<String> = args.into_iter().map(|arg| arg.replace("weights.init=random", "weights.init=load")).collect();
+    ensure!(report(&setting.dressage, &loads)?["train_steps"] == 2);
+    let again = report(&setting.dressage, &loads)?;
+    ensure!(again["ended"] == "nothing_left", "{again}");
+    Ok(())
 }
 
 #[test]
