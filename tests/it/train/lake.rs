@@ -105,6 +105,26 @@ fn a_run_trains_what_came_since_and_nothing_twice() {
 }
 
 #[test]
+fn old_checkpoints_are_removed_with_their_files_but_for_those_that_are_kept() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let store = dir.path().join("store");
+    let setting = Setting::make(local(&store), dir.path(), 64)?;
+    let kept = ["checkpoints.every_train_steps=1", "checkpoints.keep_last=2", "checkpoints.keep_every_train_steps=3"];
+    let more: Vec<&str> = kept.iter().flat_map(|set| ["--set", set]).collect();
+    ensure!(report(&setting.dressage, &setting.planning_args("thin", &more))?["train_steps"] == 8);
+    let rows = setting.dressage.sql("select optimizer_step as n, checkpoint_id as id from checkpoints order by n")?;
+    let steps: Vec<i64> = rows.iter().filter_map(|row| row["n"].as_i64()).collect();
+    ensure!(steps == [3, 6, 7, 8], "{rows:?}");
+    let mut folders: Vec<String> = std::fs::read_dir(store.join("checkpoints/thin"))?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    folders.sort();
+    let named: Vec<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
+    ensure!(folders == named, "{folders:?} are there, {named:?} have rows");
+    Ok(())
+}
+
+#[test]
 fn epochs_go_through_the_same_plans_again() {
     let dir = tempfile::tempdir().expect("a folder");
     let setting = Setting::make(local(&dir.path().join("store")), dir.path(), 24).expect("made");
