@@ -1,0 +1,73 @@
+//! Our side, in a process of its own: prints a JSON line with the seconds and the loss of each step, and its peak memory.
+
+use std::path::Path;
+use std::time::Instant;
+
+use dressage_trainer::{
+    AdamW, AdamWSettings, Folder, ForwardOptions, Model, ModelConfig, ModelOptions, PackedRow, ScoreOptions, Segment,
+};
+use serde_json::{Value, json};
+use tch::{Kind, Tensor};
+
+use crate::process::{peak_bytes, threads};
+use crate::shape::{self, LENGTHS, Shape, VOCAB_LARGE};
+
+const LEARNING_RATE: f64 = 1e-5;
+
+/// Steps of the model and the row of a folder.
+pub(crate) fn step(folder: &Path, n_steps: usize, how: &str) {
+    tch::set_num_threads(threads());
+    let row: Value = serde_json::from_slice(&std::fs::read(folder.join("row.json")).expect("row")).expect("JSON");
+    let ids = row["token_ids"].as_array().expect("list").iter().map(|v| v.as_i64().expect("number") as i32);
+    let mut ids: Vec<i32> = ids.collect();
+    let segments = LENGTHS.iter().map(|n| Segment::of(ids.drain(..n).collect())).collect();
+    let row = PackedRow::new(segments).expect("row");
+    let kind = if how.starts_with("bf16") { Kind::BFloat16 } else { Kind::Float };
+    let forward = ForwardOptions { recompute: how.ends_with("recompute"), ..ForwardOptions::default() };
+    let model = Model::load(&Folder::at(folder), ModelOptions { kind, ..ModelOptions::default() }).expect("model");
+    let settings = AdamWSettings { learning_rate: LEARNING_RATE, ..AdamWSettings::default() };
+    let mut optimizer = AdamW::new(&model, settings).expect("optimizer");
+    let n_scored = row.has_logprob().iter().filter(|b| **b).count() as f64;
+    let (mut seconds, mut losses) = (Vec::new(), Vec::new());
+    for _ in 0..n_steps {
+        let start = Instant::now();
+        let trace = model.forward(&row, forward).expect("forward");
+        let scores = trace.scores(None, ScoreOptions::default()).expect("scores");
+        let after_forward = start.elapsed();
+        let loss = -scores.logprobs.sum(Kind::Float) / n_scored;
+        loss.backward();
+        trace.backward(scores).expect("backward");
+        let after_backward = start.elapsed();
+        optimizer.step(&model, LEARNING_RATE).expect("step");
+        let after_step = start.elapsed();
+        eprintln!("forward {after_forward:.2?}, backward {:.2?}", after_backward - after_forward);
+        seconds.push(after_step.as_secs_f64());
+        losses.push(loss.double_value(&[]));
+    }
+    println!("{}", json!({ "seconds": seconds, "losses": losses, "peak_bytes": peak_bytes() }));
+}
+
+/// Log-probs of a large vocabulary, forward and back, of a model that has little but its output matrix; or `nothing`:
+/// all but the log-probs.
+pub(crate) fn logprobs(n_tokens: usize, how: &str) {
+    tch::set_num_threads(threads());
+    let config = ModelConfig::parse(Shape::output_only()).expect("config");
+    let model = Model::random(config, 0.02, ModelOptions::default()).expect("model");
+    let ids: Vec<i32> = shape::tokens(n_tokens, VOCAB_LARGE).into_iter().map(|t| t as i32).collect();
+    let row = PackedRow::new(ids.chunks(512).map(|s| Segment::of(s.to_vec())).collect()).expect("row");
+    let start = Instant::now();
+    let trace = model.forward(&row, ForwardOptions::default()).expect("forward");
+    let loss = if how == "nothing" {
+        let gradient = trace.hidden().ones_like();
+        trace.backward_from_hidden(gradient).expect("backward");
+        0.0
+    } else {
+        let scores = trace.scores(None, ScoreOptions::default()).expect("scores");
+        let loss: Tensor = -scores.logprobs.mean(Kind::Float);
+        loss.backward();
+        trace.backward(scores).expect("backward");
+        loss.double_value(&[])
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{}", json!({ "seconds": [seconds], "losses": [loss], "peak_bytes": peak_bytes() }));
+}
