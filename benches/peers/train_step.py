@@ -6,8 +6,8 @@
 MODEL is a folder with config.json, model.safetensors and row.json. `packed` runs the row at once (transformers sees from
 position_ids where segments begin, and makes a mask of blocks), `segments` one segment after the other, summing up
 gradients. LOGPROBS is `cross_entropy` (the default), `log_softmax` or `logsumexp`. `logprobs` has no model: only
-log-probs of a row from its hidden states, forward and back. Prints one line of JSON: seconds and loss of each step,
-and the process's peak resident memory. Threads are those of OMP_NUM_THREADS.
+log-probs of a row from its hidden states, forward and back. Prints one line of JSON: seconds (by the
+clock and of the processor) and loss of each step, and the process's peak resident memory. Threads are those of OMP_NUM_THREADS.
 """
 
 import json
@@ -63,38 +63,40 @@ def train(folder, row, steps, way):
             total += loss.item()
         return total
 
-    seconds, losses = [], []
+    seconds, cpu_seconds, losses = [], [], []
     for _ in range(steps):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         loss = packed() if way == "packed" else by_segments()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
         losses.append(loss)
-    return seconds, losses
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "losses": losses}
 
 
 def logprobs_only(row, steps, how):
     hidden = torch.randn(len(row["token_ids"]), row["hidden_size"], requires_grad=True)
     head = torch.nn.Linear(row["hidden_size"], row["vocab_size"], bias=False)
     tokens = torch.tensor(row["token_ids"])
-    seconds, losses = [], []
+    seconds, cpu_seconds, losses = [], [], []
     for _ in range(steps):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         loss = -logprobs_of(head(hidden)[:-1], tokens[1:], how).mean()
         loss.backward()
         seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
         losses.append(loss.item())
-    return seconds, losses
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "losses": losses}
 
 
 def main():
     what, folder, steps, how = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     row = json.loads((folder / "row.json").read_text())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    seconds, losses = train(folder, row, steps, how) if what == "step" else logprobs_only(row, steps, how)
-    print(json.dumps({"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes()}))
+    found = train(folder, row, steps, how) if what == "step" else logprobs_only(row, steps, how)
+    print(json.dumps({**found, "peak_bytes": peak_bytes()}))
 
 
 main()

@@ -15,7 +15,8 @@ fn a_real_model_finds_our_text_as_likely_as_transformers_does() {
     let expected: HashMap<String, Tensor> = read.into_iter().collect();
     let ints = |name: &str| Vec::<i32>::try_from(&expected[name]).expect("ints");
     let mut tokens = ints("token_ids");
-    let segments: Vec<Segment> = ints("lengths").iter().map(|n| Segment::of(tokens.drain(..*n as usize).collect())).collect();
+    let segments: Vec<Segment> =
+        ints("lengths").iter().map(|n| Segment::of(tokens.drain(..*n as usize).collect())).collect();
     let row = PackedRow::new(segments).expect("row");
     let model = Model::load(&Folder::at(&folder), ModelOptions { trainable: false, ..ModelOptions::default() });
     let model = model.expect("model");

@@ -6,10 +6,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Seconds of the steps that count, over all processes; the last loss and the largest peak.
+/// The steps that count, of all processes; the last loss and the largest peak.
 #[derive(Default)]
 pub(crate) struct Measured {
     seconds: Vec<f64>,
+    /// User and system: what is left to compare where others use the machine too.
+    cpu_seconds: Vec<f64>,
     pub(crate) loss: f64,
     pub(crate) peak_bytes: f64,
 }
@@ -17,21 +19,37 @@ pub(crate) struct Measured {
 impl Measured {
     pub(crate) fn add(&mut self, other: Self) {
         self.seconds.extend(other.seconds);
+        self.cpu_seconds.extend(other.cpu_seconds);
         self.loss = other.loss;
         self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
     }
 
     pub(crate) fn median_seconds(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
+        median(&self.seconds)
     }
+
+    pub(crate) fn median_cpu_seconds(&self) -> f64 {
+        median(&self.cpu_seconds)
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds: Vec<String> = self.seconds.iter().map(|s| format!("{s:.3}")).collect();
-        write!(f, "{} s, peak {:.3} GB, loss {:.6}", seconds.join(" "), self.peak_bytes / 1e9, self.loss)
+        let list = |values: &[f64]| values.iter().map(|s| format!("{s:.3}")).collect::<Vec<_>>().join(" ");
+        write!(
+            f,
+            "{} s; of the processor {} s; peak {:.3} GB, loss {:.6}",
+            list(&self.seconds),
+            list(&self.cpu_seconds),
+            self.peak_bytes / 1e9,
+            self.loss
+        )
     }
 }
 
@@ -67,13 +85,14 @@ fn measured(mut command: Command) -> Measured {
     let numbers = |key: &str| -> Vec<f64> {
         found[key].as_array().expect("a list").iter().map(|n| n.as_f64().expect("a number")).collect()
     };
-    let mut seconds = numbers("seconds");
+    let (mut seconds, mut cpu_seconds) = (numbers("seconds"), numbers("cpu_seconds"));
     if seconds.len() > 1 {
         // the first step makes the optimiser's state, and brings libraries into memory
         seconds.remove(0);
+        cpu_seconds.remove(0);
     }
     let loss = numbers("losses").pop().expect("a step");
-    Measured { seconds, loss, peak_bytes: found["peak_bytes"].as_f64().expect("a number") }
+    Measured { seconds, cpu_seconds, loss, peak_bytes: found["peak_bytes"].as_f64().expect("a number") }
 }
 
 /// Threads of either side.
@@ -87,6 +106,15 @@ pub(crate) fn rounds() -> i32 {
 
 fn number(variable: &str) -> Option<i32> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
+/// Processor time of this process so far, user and system, of all threads.
+pub(crate) fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("stat");
+    // the name before it may have blanks; hundredths of a second after it
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let ticks = |index: usize| fields.split(' ').nth(index).and_then(|n| n.parse::<f64>().ok()).expect("a number");
+    (ticks(11) + ticks(12)) / 100.0
 }
 
 /// This process's peak resident memory.

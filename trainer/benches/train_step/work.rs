@@ -9,7 +9,7 @@ use dressage_trainer::{
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
-use crate::process::{peak_bytes, threads};
+use crate::process::{cpu_seconds, peak_bytes, threads};
 use crate::shape::{self, LENGTHS, Shape, VOCAB_LARGE};
 
 const LEARNING_RATE: f64 = 1e-5;
@@ -28,46 +28,47 @@ pub(crate) fn step(folder: &Path, n_steps: usize, how: &str) {
     let settings = AdamWSettings { learning_rate: LEARNING_RATE, ..AdamWSettings::default() };
     let mut optimizer = AdamW::new(&model, settings).expect("optimizer");
     let n_scored = row.has_logprob().iter().filter(|b| **b).count() as f64;
-    let (mut seconds, mut losses) = (Vec::new(), Vec::new());
+    let (mut seconds, mut cpu, mut losses) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..n_steps {
-        let start = Instant::now();
+        let (start, cpu_start) = (Instant::now(), cpu_seconds());
         let trace = model.forward(&row, forward).expect("forward");
         let scores = trace.scores(None, ScoreOptions::default()).expect("scores");
-        let after_forward = start.elapsed();
         let loss = -scores.logprobs.sum(Kind::Float) / n_scored;
         loss.backward();
         trace.backward(scores).expect("backward");
-        let after_backward = start.elapsed();
         optimizer.step(&model, LEARNING_RATE).expect("step");
-        let after_step = start.elapsed();
-        eprintln!("forward {after_forward:.2?}, backward {:.2?}", after_backward - after_forward);
-        seconds.push(after_step.as_secs_f64());
+        seconds.push(start.elapsed().as_secs_f64());
+        cpu.push(cpu_seconds() - cpu_start);
         losses.push(loss.double_value(&[]));
     }
-    println!("{}", json!({ "seconds": seconds, "losses": losses, "peak_bytes": peak_bytes() }));
+    println!("{}", json!({ "seconds": seconds, "cpu_seconds": cpu, "losses": losses, "peak_bytes": peak_bytes() }));
 }
 
-/// Log-probs of a large vocabulary, forward and back, of a model that has little but its output matrix; or `nothing`:
-/// all but the log-probs.
+/// Log-probs of a large vocabulary, forward and back, of a model that has little but its output matrix: `chunks` keeps none
+/// for the way back, `default` as many as are kept by default, `nothing` is all but the log-probs.
 pub(crate) fn logprobs(n_tokens: usize, how: &str) {
     tch::set_num_threads(threads());
     let config = ModelConfig::parse(Shape::output_only()).expect("config");
     let model = Model::random(config, 0.02, ModelOptions::default()).expect("model");
     let ids: Vec<i32> = shape::tokens(n_tokens, VOCAB_LARGE).into_iter().map(|t| t as i32).collect();
     let row = PackedRow::new(ids.chunks(512).map(|s| Segment::of(s.to_vec())).collect()).expect("row");
-    let start = Instant::now();
+    let (start, cpu_start) = (Instant::now(), cpu_seconds());
     let trace = model.forward(&row, ForwardOptions::default()).expect("forward");
     let loss = if how == "nothing" {
         let gradient = trace.hidden().ones_like();
         trace.backward_from_hidden(gradient).expect("backward");
         0.0
     } else {
-        let scores = trace.scores(None, ScoreOptions::default()).expect("scores");
+        let mut options = ScoreOptions::default();
+        if how == "chunks" {
+            options.kept_bytes_max = 0;
+        }
+        let scores = trace.scores(None, options).expect("scores");
         let loss: Tensor = -scores.logprobs.mean(Kind::Float);
         loss.backward();
         trace.backward(scores).expect("backward");
         loss.double_value(&[])
     };
-    let seconds = start.elapsed().as_secs_f64();
-    println!("{}", json!({ "seconds": [seconds], "losses": [loss], "peak_bytes": peak_bytes() }));
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu_start);
+    println!("{}", json!({ "seconds": [seconds], "cpu_seconds": [cpu], "losses": [loss], "peak_bytes": peak_bytes() }));
 }
