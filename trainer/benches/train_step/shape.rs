@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 pub(crate) const LENGTHS: [usize; 5] = [512, 96, 700, 256, 484];
 /// Qwen3's vocabulary.
 pub(crate) const VOCAB_LARGE: usize = 151_936;
-pub(crate) const HIDDEN_LARGE: usize = 1024;
+/// Small, so that 16,384 tokens take a minute: memory for logits does not depend on it.
+pub(crate) const HIDDEN_LARGE: usize = 256;
 
 /// A dense model, with the output matrix tied to the embedding, as in small models of both families.
 pub(crate) struct Shape {
@@ -78,7 +79,7 @@ impl Shape {
     pub(crate) fn output_only() -> Value {
         json!({
             "model_type": "qwen3", "vocab_size": VOCAB_LARGE, "hidden_size": HIDDEN_LARGE, "intermediate_size": 64,
-            "num_hidden_layers": 1, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64,
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
             "max_position_embeddings": 65_536, "tie_word_embeddings": true
         })
     }
