@@ -18,7 +18,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 PYTHON := $(DRESSAGE_VENV)/bin/python
 
-.PHONY: help setup setup-system setup-torch setup-python demo learn test test-rust test-python check fmt bench oracle pages clean
+.PHONY: help setup setup-system setup-torch setup-python demo learn test test-rust test-python check fmt bench bench-step oracle parity-real pages clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -64,6 +64,17 @@ bench: setup ## The numbers of docs/benchmarks.md (a release build: half an hour
 oracle: setup-system ## Make trainer/tests/fixtures again, with transformers and torch (5 GB of Python packages)
 	@.ci/setup oracle
 	$(DRESSAGE_CACHE)/venv-oracle/bin/python trainer/tests/oracle/make_fixtures.py trainer/tests/fixtures
+
+bench-step: setup-system setup-torch ## A train step against PyTorch eager and transformers (5 GB of Python packages)
+	@.ci/setup oracle
+	DRESSAGE_ORACLE_PYTHON=$(DRESSAGE_CACHE)/venv-oracle/bin/python \
+		cargo bench --locked -p dressage-trainer --bench train_step -- $(MODELS)
+
+parity-real: setup-system setup-torch ## The perplexity of a real model (93 MB) beside that of transformers
+	@.ci/setup oracle-real
+	$(DRESSAGE_CACHE)/venv-oracle/bin/python trainer/tests/oracle/real_model.py $(DRESSAGE_CACHE)/smollm2-135m docs/formats.md
+	DRESSAGE_REAL_MODEL=$(DRESSAGE_CACHE)/smollm2-135m \
+		cargo test --locked -p dressage-trainer --test real_weights -- --ignored --nocapture
 
 pages: ## Write docs/commands from the command's own help
 	cargo run --quiet --locked -- reference-pages docs/commands

@@ -28,7 +28,7 @@
 //! Invariants:
 //!
 //! 1. A segment's numbers do not depend on what else is in its row.
-//! 2. The logits of a row are never in memory together.
+//! 2. No more of a row's logits is in memory than [`ScoreOptions`] allow.
 //! 3. A tensor that the config does not ask for, or that it asks for and is not there, is an error that names it.
 //! 4. `unsafe` is in `native` only.
 //! 5. The loss, the gradients and the update of a train step do not depend on how it was split into micro-batches.

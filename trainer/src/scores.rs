@@ -1,13 +1,15 @@
-//! Log-probs and entropies of a row's tokens, without the logits of the row ever being in memory.
+//! Log-probs and entropies of a row's tokens, with no more of the row's logits in memory than the options allow.
 //!
 //! ```text
-//!   hidden ─┬─▶ chunk of rows ─▶ logits ─▶ log-prob, entropy, log of the sum ─▶ next chunk
-//!           │                     └── forgotten
-//!   gradient of the loss ─▶ chunk ─▶ logits again ─▶ their gradient, in place ─▶ hidden's, output matrix's
+//!   hidden ─┬─▶ chunk of rows ─▶ logits ─▶ log-probs of the vocabulary ─▶ log-prob, entropy ─▶ next chunk
+//!           │                               └── forgotten, or kept while there is room
+//!   gradient of the loss ─▶ chunk ─▶ kept, or again ─▶ the logits' gradient, in place ─▶ hidden's, output matrix's
 //! ```
 //!
 //! The gradient of a log-prob is known in closed form, so the way back needs no graph: with p the probabilities, it is
 //! `g · (1 at the token − p)`; that of the entropy H is `−g · p · (log p + H)`.
+
+use std::collections::VecDeque;
 
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -17,9 +19,12 @@ use crate::native::set_gradient;
 /// How log-probs are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoreOptions {
-    /// Logits of one chunk, in f32. About three times as much is in use; larger chunks keep a matrix product busy. Below
+    /// Logits of one chunk, in f32. About twice as much is in use; larger chunks keep a matrix product busy. Below
     /// 32 MiB glibc's allocator does not give a chunk's memory back at once, and the peak is higher, not lower.
     pub chunk_bytes_max: u64,
+    /// Log-probs of the whole vocabulary that may be kept for the way back, in f32; what does not fit is computed again
+    /// there, which makes the work of the output matrix a third more.
+    pub kept_bytes_max: u64,
     /// Whether entropies are wanted, too.
     pub entropy: bool,
     /// What logits are divided by: that of the sampler, if its log-probs are to be met.
@@ -28,7 +33,7 @@ pub struct ScoreOptions {
 
 impl Default for ScoreOptions {
     fn default() -> Self {
-        Self { chunk_bytes_max: 128 << 20, entropy: false, temperature: 1.0 }
+        Self { chunk_bytes_max: 128 << 20, kept_bytes_max: 512 << 20, entropy: false, temperature: 1.0 }
     }
 }
 
@@ -40,11 +45,20 @@ impl ScoreOptions {
         Err(Error::Setting { setting: "temperature", value: self.temperature.to_string(), problem: "must be above 0" })
     }
 
-    /// Rows of a chunk.
+    /// Rows of a chunk: at least one.
     fn chunk_rows(&self, vocab_size: i64) -> i64 {
-        let row_bytes = vocab_size.unsigned_abs().saturating_mul(4).max(1);
-        i64::try_from(self.chunk_bytes_max / row_bytes).unwrap_or(i64::MAX).max(1)
+        rows_of(self.chunk_bytes_max, vocab_size).max(1)
     }
+
+    /// Rows whose log-probs may be kept.
+    fn kept_rows(&self, vocab_size: i64) -> i64 {
+        rows_of(self.kept_bytes_max, vocab_size)
+    }
+}
+
+fn rows_of(bytes: u64, vocab_size: i64) -> i64 {
+    let row_bytes = vocab_size.unsigned_abs().saturating_mul(4).max(1);
+    i64::try_from(bytes / row_bytes).unwrap_or(i64::MAX)
 }
 
 /// Which tokens are scored: `N` of a row's `T`.
@@ -98,8 +112,8 @@ pub struct TokenScores {
     /// `[T]` in f32: entropy of the distribution that the token was drawn from; 0 likewise.
     pub entropy: Option<Tensor>,
     tokens: ScoredTokens,
-    /// Logarithm of the sum of exponentials, `[N]`.
-    log_sums: Tensor,
+    /// Log-probs of the whole vocabulary, `[n, vocab]` for each of the first chunks.
+    kept: VecDeque<Tensor>,
     /// Entropies, `[N]`.
     entropies: Option<Tensor>,
     options: ScoreOptions,
@@ -114,20 +128,21 @@ impl TokenScores {
         options: ScoreOptions,
     ) -> Result<Self> {
         options.check()?;
-        let (logprobs, log_sums, entropies) = no_grad(|| forward(hidden, head, &tokens, options))?;
+        let kept_rows = if with_gradient { options.kept_rows(head.size()[0]) } else { 0 };
+        let found = no_grad(|| forward(hidden, head, &tokens, kept_rows, options))?;
         let leaf = |values: &Tensor| Ok::<_, Error>(tokens.spread(values)?.f_set_requires_grad(with_gradient)?);
         Ok(Self {
-            logprobs: leaf(&logprobs)?,
-            entropy: entropies.as_ref().map(leaf).transpose()?,
+            logprobs: leaf(&found.logprobs)?,
+            entropy: found.entropies.as_ref().map(leaf).transpose()?,
             tokens,
-            log_sums,
-            entropies,
+            kept: found.kept,
+            entropies: found.entropies,
             options,
         })
     }
 
     /// Adds to the gradient of `head`, and gives that of `hidden`, `[T, hidden]`.
-    pub(crate) fn backward(self, hidden: &Tensor, head: &Tensor) -> Result<Tensor> {
+    pub(crate) fn backward(mut self, hidden: &Tensor, head: &Tensor) -> Result<Tensor> {
         no_grad(|| {
             let by_logprob = self.gradient_of(Some(&self.logprobs))?;
             let by_entropy = match self.entropy.as_ref().map(|e| e.f_grad()).transpose()? {
@@ -136,21 +151,23 @@ impl TokenScores {
             };
             let mut hidden_gradient = hidden.f_zeros_like()?;
             let mut head_gradient = MatrixGradient::of(head)?;
-            let step = self.options.chunk_rows(head.size()[0]);
-            for chunk in Chunk::all(&self.tokens, step)? {
+            let mut output = Output::of(head, self.options);
+            for chunk in Chunk::all(&self.tokens, self.options.chunk_rows(head.size()[0]))? {
                 let rows = hidden.f_index_select(0, &chunk.rows)?;
-                let mut logprobs = logits_of(&rows, head, self.options.temperature)?;
-                let _ = logprobs.f_sub_(&column(&chunk.part(&self.log_sums)?)?)?;
+                let mut all = match self.kept.pop_front() {
+                    Some(kept) => kept,
+                    None => output.logprobs(&rows)?,
+                };
                 let gradient = column(&chunk.part(&by_logprob)?)?;
                 let mut by_logits = match (&by_entropy, &self.entropies) {
                     (Some(by_entropy), Some(entropies)) => {
-                        let factor = logprobs
+                        let factor = all
                             .f_add(&column(&chunk.part(entropies)?)?)?
                             .f_mul_(&column(&chunk.part(by_entropy)?)?)?
                             .f_add_(&gradient)?;
-                        logprobs.f_exp_()?.f_mul_(&factor)?.f_neg_()?
+                        all.f_exp_()?.f_mul_(&factor)?.f_neg_()?
                     }
-                    _ => logprobs.f_exp_()?.f_mul_(&gradient.f_neg()?)?,
+                    _ => all.f_exp_()?.f_mul_(&gradient.f_neg()?)?,
                 };
                 let _ = by_logits.f_scatter_add_(1, &column(&chunk.targets)?, &gradient)?;
                 if self.options.temperature != 1.0 {
@@ -170,42 +187,86 @@ impl TokenScores {
         let gradient = leaf.map(|l| l.f_grad()).transpose()?.filter(Tensor::defined);
         match gradient {
             Some(gradient) => Ok(gradient.f_index_select(0, &self.tokens.places)?),
-            None => Ok(self.log_sums.f_zeros_like()?),
+            None => Ok(Tensor::f_zeros([self.tokens.n_scored], (Kind::Float, self.tokens.places.device()))?),
         }
     }
 }
 
-/// Log-probs, logarithms of sums and entropies of the scored tokens, `[N]` each.
+/// What the way there finds out of the scored tokens, `[N]` each.
+struct Found {
+    logprobs: Tensor,
+    entropies: Option<Tensor>,
+    kept: VecDeque<Tensor>,
+}
+
 fn forward(
     hidden: &Tensor,
     head: &Tensor,
     tokens: &ScoredTokens,
+    kept_rows: i64,
     options: ScoreOptions,
-) -> Result<(Tensor, Tensor, Option<Tensor>)> {
+) -> Result<Found> {
     let empty = || Tensor::f_zeros([0], (Kind::Float, hidden.device()));
-    let (mut logprobs, mut log_sums, mut entropies) = (vec![empty()?], vec![empty()?], vec![empty()?]);
+    let (mut logprobs, mut entropies, mut kept) = (vec![empty()?], vec![empty()?], VecDeque::new());
+    let mut output = Output::of(head, options);
     for chunk in Chunk::all(tokens, options.chunk_rows(head.size()[0]))? {
-        let mut logits = logits_of(&hidden.f_index_select(0, &chunk.rows)?, head, options.temperature)?;
-        let log_sum = logits.f_logsumexp([-1i64].as_slice(), false)?;
-        let chosen = logits.f_gather(1, &column(&chunk.targets)?, false)?.f_squeeze_dim(1)?;
-        logprobs.push(chosen.f_sub(&log_sum)?);
+        let all = output.logprobs(&hidden.f_index_select(0, &chunk.rows)?)?;
+        logprobs.push(all.f_gather(1, &column(&chunk.targets)?, false)?.f_squeeze_dim(1)?);
         if options.entropy {
-            let all = logits.f_sub_(&column(&log_sum)?)?;
             entropies.push(all.f_exp()?.f_mul_(&all)?.f_sum_dim_intlist([-1i64].as_slice(), false, None)?.f_neg()?);
         }
-        log_sums.push(log_sum);
+        if chunk.start + chunk.n <= kept_rows {
+            kept.push_back(output.keep(all));
+        }
     }
     let entropies = if options.entropy { Some(Tensor::f_cat(&entropies, 0)?) } else { None };
-    Ok((Tensor::f_cat(&logprobs, 0)?, Tensor::f_cat(&log_sums, 0)?, entropies))
+    Ok(Found { logprobs: Tensor::f_cat(&logprobs, 0)?, entropies, kept })
 }
 
-/// `[n, hidden]` to `[n, vocab]` in f32.
-fn logits_of(rows: &Tensor, head: &Tensor, temperature: f64) -> Result<Tensor> {
-    let mut logits = rows.f_linear::<&Tensor>(head, None)?.f_to_kind(Kind::Float)?;
-    if temperature != 1.0 {
-        let _ = logits.f_div_scalar_(temperature)?;
+/// The output matrix and the memory that chunks of logits take in turn: memory that is given back and asked for again
+/// is cleared by the kernel each time, and that takes as long as a pass over it.
+struct Output<'a> {
+    head: &'a Tensor,
+    temperature: f64,
+    /// `[n, vocab]` in f32 each, of the largest chunk so far.
+    logits: Option<Tensor>,
+    logprobs: Option<Tensor>,
+}
+
+impl<'a> Output<'a> {
+    fn of(head: &'a Tensor, options: ScoreOptions) -> Self {
+        Self { head, temperature: options.temperature, logits: None, logprobs: None }
     }
-    Ok(logits)
+
+    /// `[n, hidden]` to log-probs `[n, vocab]` in f32, which the next chunk overwrites.
+    fn logprobs(&mut self, rows: &Tensor) -> Result<Tensor> {
+        let size = [rows.size()[0], self.head.size()[0]];
+        let mut logits = room(&mut self.logits, size, rows.device())?;
+        if rows.f_kind()? == Kind::Float {
+            let _ = rows.f_mm_out(&logits, &self.head.f_transpose(0, 1)?)?;
+        } else {
+            logits.f_copy_(&rows.f_linear::<&Tensor>(self.head, None)?)?;
+        }
+        if self.temperature != 1.0 {
+            let _ = logits.f_div_scalar_(self.temperature)?;
+        }
+        let logprobs = room(&mut self.logprobs, size, rows.device())?;
+        Ok(logits.f_internal_log_softmax_out(&logprobs, -1, false)?)
+    }
+
+    /// Leaves these log-probs to the caller: the next chunk gets memory of its own.
+    fn keep(&mut self, logprobs: Tensor) -> Tensor {
+        self.logprobs = None;
+        logprobs
+    }
+}
+
+/// A matrix of this size in memory that is there, or is made now.
+fn room(memory: &mut Option<Tensor>, size: [i64; 2], device: Device) -> Result<Tensor> {
+    match memory {
+        Some(memory) if memory.size()[0] >= size[0] => Ok(memory.f_narrow(0, 0, size[0])?),
+        _ => Ok(memory.insert(Tensor::f_empty(size, (Kind::Float, device))?).shallow_clone()),
+    }
 }
 
 fn column(values: &Tensor) -> Result<Tensor> {

@@ -48,7 +48,7 @@ fn memory_grows_neither_with_the_square_of_a_segment_nor_with_the_logits_of_a_ro
     assert!(growth < quadratic / 8, "{growth} bytes");
 
     let tokens = (0..1024).map(|t| t * 131).collect();
-    let options = ScoreOptions { chunk_bytes_max: 64 << 20, ..ScoreOptions::default() };
+    let options = ScoreOptions { chunk_bytes_max: 64 << 20, kept_bytes_max: 0, ..ScoreOptions::default() };
     let model = model(151_936);
     let growth = growth_of_pass(&model, vec![Segment::of(tokens)], options);
     let logits = 1024 * 151_936 * 4;

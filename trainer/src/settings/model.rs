@@ -138,6 +138,9 @@ pub struct ModelSettings {
     /// Logits of one chunk, in f32: 1 MiB or above. About three times as much is in use; larger chunks keep a matrix product
     /// busy.
     pub logits_chunk_bytes_max: u64,
+    /// Log-probs of the vocabulary that are kept for the way back, in f32, while they fit: what is not kept is computed
+    /// again. 0 keeps none.
+    pub logits_kept_bytes_max: u64,
     /// What logits are divided by: that of the sampler, if its log-probs are to be met.
     pub temperature: f64,
 }
@@ -152,6 +155,7 @@ impl Default for ModelSettings {
             device: DeviceChoice::default(),
             recompute: false,
             logits_chunk_bytes_max: scores.chunk_bytes_max,
+            logits_kept_bytes_max: scores.kept_bytes_max,
             temperature: scores.temperature,
         }
     }
@@ -187,7 +191,12 @@ impl ModelSettings {
 
     /// How log-probs are computed.
     pub(crate) fn score_options(&self, entropy: bool) -> ScoreOptions {
-        ScoreOptions { chunk_bytes_max: self.logits_chunk_bytes_max, entropy, temperature: self.temperature }
+        ScoreOptions {
+            chunk_bytes_max: self.logits_chunk_bytes_max,
+            kept_bytes_max: self.logits_kept_bytes_max,
+            entropy,
+            temperature: self.temperature,
+        }
     }
 }
 

@@ -30,12 +30,15 @@ fn chunked_logprobs_equal_naive_ones() {
 }
 
 #[test]
-fn the_size_of_chunks_does_not_change_gradients() {
+fn neither_the_size_of_chunks_nor_how_many_are_kept_changes_gradients() {
     for name in ["llama_tied", "qwen3"] {
         let case = Case::load(name);
-        for rows in [1, 7] {
+        let row_bytes = 4 * case.model.config().vocab_size as u64;
+        // all kept, none, and those of the first ten tokens
+        for (rows, kept_bytes_max) in [(1, u64::MAX), (7, u64::MAX), (7, 0), (7, 10 * row_bytes), (1, 10 * row_bytes)] {
             case.model.clear_gradients().expect("clear");
-            let _ = case.run(&case.row, ForwardOptions::default(), chunks_of(rows, &case));
+            let options = ScoreOptions { kept_bytes_max, ..chunks_of(rows, &case) };
+            let _ = case.run(&case.row, ForwardOptions::default(), options);
             for (parameter, gradient) in case.gradients() {
                 let off = relative_distance(&gradient, &case.expected_of("gradient", &parameter));
                 assert!(off <= 1e-4, "{name}, {rows} rows: {parameter} off by {off:.1e}");
