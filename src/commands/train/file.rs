@@ -273,7 +273,7 @@ impl TrainFile {
     /// The same as JSON: what a checkpoint remembers.
     pub(crate) fn to_json(&self) -> Result<String> {
         let mut value = serde_json::to_value(self).context("the settings have no JSON")?;
-        value["trainer"] = serde_json::to_value(&self.trainer).context("the settings have no JSON")?;
+        value["trainer"] = serde_json::to_value(self.trainer).context("the settings have no JSON")?;
         Ok(value.to_string())
     }
 }
