@@ -8,6 +8,7 @@ use dressage_schemas::Table;
 use dressage_schemas::tables::plans::{self, PlanRow};
 use dressage_schemas::tables::streamed::{self, StreamedRow};
 use futures::TryStreamExt;
+use lance::dataset::transaction::Transaction;
 
 use crate::error::{Error, Result};
 use crate::fault;
@@ -41,9 +42,13 @@ pub async fn append(lake: &Lake, plan: PlanRow, batches: &[RecordBatch]) -> Resu
     // 62 random bits, as the ids of other writes
     let plan = PlanRow { plan_write_id: (random() >> 2) as i64, created_at: now_micros(), ..plan };
     let stamped = batches.iter().map(|b| stamp(b, plan.plan_write_id)).collect::<Result<Vec<_>>>()?;
-    append_rows(lake, Table::Batches, &stamped).await?;
     let row = plans::batch(std::slice::from_ref(&plan)).map_err(|e| Error::shape(Table::Plans, &e))?;
-    append_rows(lake, Table::Plans, &[row]).await?;
+    // the files of both are written and flushed side by side: until its commit, nothing names them
+    let row = [row];
+    let (batches, row) =
+        tokio::try_join!(write_rows(lake, Table::Batches, &stamped), write_rows(lake, Table::Plans, &row))?;
+    commit_rows(lake, Table::Batches, batches).await?;
+    commit_rows(lake, Table::Plans, row).await?;
     Ok(plan)
 }
 
@@ -67,8 +72,14 @@ pub async fn append_streamed(lake: &Lake, rows: &[StreamedRow]) -> Result<()> {
 }
 
 async fn append_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Result<()> {
+    let written = write_rows(lake, table, batches).await?;
+    commit_rows(lake, table, written).await
+}
+
+/// Writes and flushes data files that no version names yet; none where there are no rows.
+async fn write_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Result<Option<Transaction>> {
     if batches.iter().all(|b| b.num_rows() == 0) {
-        return Ok(());
+        return Ok(None);
     }
     lake.ensure_table(table).await?;
     for batch in batches {
@@ -76,6 +87,11 @@ async fn append_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Resu
     }
     let transaction = commit::write_batches(lake, table, batches).await?;
     commit::flush_fragments(lake, table, commit::fragments_of(&transaction)).await?;
+    Ok(Some(transaction))
+}
+
+async fn commit_rows(lake: &Lake, table: Table, written: Option<Transaction>) -> Result<()> {
+    let Some(transaction) = written else { return Ok(()) };
     fault::point("written", table);
     commit::commit(lake, table, transaction).await?;
     fault::point("after", table);
