@@ -17,6 +17,10 @@ use dressage_storage::{Lake, StoreSettings};
 use harness::{Bench, MIB, dressage, forget_cache, ingest, median, peer, scaled, text};
 use serde_json::Value;
 
+/// The command's own: what runs inside a benchmark is to run as it does there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUNDS: usize = 5;
 const PEERS: [(&str, &[&str]); 3] = [("parquet", &["0", "2"]), ("lance", &["0"]), ("mds", &["0", "2"])];
 

@@ -1,6 +1,9 @@
 //! Thirty-two random segments with everything, decoded: from the lake, cold and warm, against Parquet holding the
 //! same encoded column read with row selectors, and against Parquet as anyone would write it. Both Parquet files are
 //! read by this same program with the `parquet` crate.
+//!
+//! The lake decodes on all cores while it reads; a Parquet reader gives containers, and its user decodes them, here in a
+//! loop. What it would take with the loop on all cores is noted, too.
 
 mod harness;
 
@@ -60,7 +63,7 @@ fn main() {
 
     for cold in [true, false] {
         let when = if cold { "cold" } else { "warm" };
-        let mut times: [Vec<f64>; 3] = Default::default();
+        let mut times: [Vec<f64>; 4] = Default::default();
         let warm_snapshot = runtime.block_on(open(&store));
         for round in 0..ROUNDS {
             let picked = pick(addresses.len(), round as u64);
@@ -72,11 +75,16 @@ fn main() {
             // Cold means a process that opens the store for this one take.
             let opened = cold.then(|| runtime.block_on(open(&store)));
             let wanted: Vec<u64> = picked.iter().map(|row| addresses[*row]).collect();
-            let columns = COLUMNS.map(str::to_owned);
-            let batch = runtime
-                .block_on(opened.as_ref().unwrap_or(&warm_snapshot).take(Table::Steps, &wanted, &columns))
+            let snapshot = opened.as_ref().unwrap_or(&warm_snapshot);
+            let (batch, routes) = runtime
+                .block_on(async {
+                    let columns: Vec<String> = COLUMNS[..3].iter().map(|name| (*name).to_owned()).collect();
+                    let plain = snapshot.take(Table::Steps, &wanted, &columns);
+                    tokio::try_join!(plain, snapshot.take_routes(&wanted)).map(|(plain, routes)| (plain, routes))
+                })
                 .expect("the rows are there");
-            let ids = decoded_ids(&batch);
+            assert_eq!(batch.num_rows(), ROWS);
+            let ids: usize = routes.iter().flatten().map(|routes| routes.bytes.len()).sum();
             times[0].push(start.elapsed().as_secs_f64());
             assert_eq!(ids, ROWS * (TOKENS - 1) * 320);
 
@@ -89,11 +97,20 @@ fn main() {
             let batches = take_parquet_as_anyone(&naive, &picked);
             assert_eq!(batches.iter().map(raw_ids).sum::<usize>(), ids);
             times[2].push(start.elapsed().as_secs_f64());
+
+            if cold {
+                forget_cache(&dir);
+            }
+            let start = Instant::now();
+            let batches = take_parquet(&encoded, &picked);
+            assert_eq!(decoded_ids_on_all_cores(&batches), ids);
+            times[3].push(start.elapsed().as_secs_f64());
         }
-        let [ours, selectors, anyone] = times.map(median);
+        let [ours, selectors, anyone, threaded] = times.map(median);
         bench.note(&format!("{when}: lake"), ours * 1e3, "ms");
         bench.note(&format!("{when}: Parquet, same codec, selectors"), selectors * 1e3, "ms");
         bench.note(&format!("{when}: Parquet as anyone would"), anyone * 1e3, "ms");
+        bench.note(&format!("{when}: Parquet, same codec, selectors, decoded on all cores"), threaded * 1e3, "ms");
         let bound = if cold { 0.45 } else { 0.8 };
         bench.at_most(&format!("{when}: of Parquet with codec and selectors"), ours / selectors, bound, "x");
         bench.at_most(&format!("{when}: of Parquet as anyone would"), ours / anyone, 0.2, "x");
@@ -135,6 +152,23 @@ fn binary<'a>(batch: &'a RecordBatch, name: &str) -> &'a LargeBinaryArray {
 fn decoded_ids(batch: &RecordBatch) -> usize {
     let containers = binary(batch, "routed_experts");
     (0..containers.len()).map(|row| decode_all(containers.value(row)).expect("our own container").bytes.len()).sum()
+}
+
+/// The same, by as many threads as there are cores.
+fn decoded_ids_on_all_cores(batches: &[RecordBatch]) -> usize {
+    let containers: Vec<&[u8]> =
+        batches.iter().flat_map(|batch| binary(batch, "routed_experts").iter().flatten()).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let decode = |part: &[&[u8]]| -> usize {
+        part.iter().map(|container| decode_all(container).expect("our own container").bytes.len()).sum()
+    };
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = containers
+            .chunks(containers.len().div_ceil(cores).max(1))
+            .map(|part| scope.spawn(move || decode(part)))
+            .collect();
+        parts.into_iter().map(|part| part.join().expect("it decodes")).sum()
+    })
 }
 
 fn raw_ids(batch: &RecordBatch) -> usize {

@@ -120,6 +120,11 @@ impl Catalog {
         Ok(texts)
     }
 
+    /// Whether there is a step whose segment the source did not give.
+    pub(crate) async fn steps_recorded(&self) -> Result<bool> {
+        self.public.answers.get(Question::StepsRecorded).await
+    }
+
     /// Gives the views the planner that they are planned with.
     pub(crate) fn bind(&self, planner: Planner) {
         // a catalog belongs to one session, which binds it once

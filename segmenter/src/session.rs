@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use crate::catalog::{CATALOG, Catalog, INTERNAL, Origin, PUBLIC, Planner};
 use crate::error::{Error, Limits, Result};
 use crate::functions;
-use crate::lake::LakeSource;
+use crate::lake::{LakeSource, ResidentLake};
 use crate::pushdown::FilterBelowKeyedWindow;
 use crate::query::{Clock, Job, QueryStream};
 use crate::runtime::CpuRuntime;
@@ -99,6 +99,7 @@ impl Session {
             .with_disk_manager_builder(disk)
             .build_arc()
             .map_err(|e| Error::Start { source: Box::new(e) })?;
+        let source = Arc::new(ResidentLake::over(source, settings.resident_bytes_max));
         let catalog = Arc::new(Catalog::new(source, variables.clone(), Handle::current()));
         let state = SessionStateBuilder::new()
             .with_config(engine_config(&settings))

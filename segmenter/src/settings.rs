@@ -28,6 +28,9 @@ pub struct SessionSettings {
     pub target_partitions: usize,
     /// Rows of one batch between operators.
     pub batch_rows: usize,
+    /// Scalar columns of small tables that a session keeps in memory, in bytes, so that it reads each of them once; 0
+    /// reads them for every query.
+    pub resident_bytes_max: u64,
     /// Variables that views and `setting('…')` read: `run`, `grader`, `tokenizer`, those of training semantics
     /// (`estimator`, `loss_aggregation`, …: `docs/training-semantics.md`), and any of the user's own.
     pub set: BTreeMap<String, String>,
@@ -43,6 +46,7 @@ impl Default for SessionSettings {
             row_limit: None,
             target_partitions: 0,
             batch_rows: 8192,
+            resident_bytes_max: 32 << 20,
             set: BTreeMap::new(),
         }
     }

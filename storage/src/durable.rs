@@ -139,20 +139,42 @@ pub(crate) async fn sync_fragments(table_folder: PathBuf, fragments: &[Fragment]
 }
 
 fn sync_files(table_folder: &FsPath, data: &FsPath, files: &[PathBuf]) -> Result<()> {
-    let mut folders = BTreeSet::from([table_folder.to_owned(), data.to_owned()]);
+    let mut paths = BTreeSet::from([table_folder.to_owned(), data.to_owned()]);
     for file in files {
-        flush(file)?;
+        paths.insert(file.clone());
         // blobs of `data/<name>.lance` are in `data/<name>/`
         let blobs = file.with_extension("");
         if blobs.is_dir() {
             let entries = std::fs::read_dir(&blobs).map_err(|e| failed("list", &blobs, &e))?;
             for entry in entries {
-                flush(&entry.map_err(|e| failed("list", &blobs, &e))?.path())?;
+                paths.insert(entry.map_err(|e| failed("list", &blobs, &e))?.path());
             }
-            folders.insert(blobs);
+            paths.insert(blobs);
         }
     }
-    folders.iter().try_for_each(|folder| flush(folder))
+    flush_all(&paths.into_iter().collect::<Vec<_>>())
+}
+
+/// Files and folders that are flushed at the same time. Nothing is trusted to any of them before all of them are, so
+/// their order does not matter, and the disk takes several at once for about the time of one.
+const FLUSHES_AT_ONCE: usize = 8;
+
+fn flush_all(paths: &[PathBuf]) -> Result<()> {
+    let threads = paths.len().clamp(1, FLUSHES_AT_ONCE);
+    let share = paths.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let (first, rest) = paths.split_at(share.min(paths.len()));
+        let others: Vec<_> =
+            rest.chunks(share).map(|part| scope.spawn(move || part.iter().try_for_each(|path| flush(path)))).collect();
+        let mut done = first.iter().try_for_each(|path| flush(path));
+        for other in others {
+            let flushed = other.join().unwrap_or_else(|_| {
+                Err(Error::TaskLost { what: "flushing data files", source: Cause::words("its thread panicked") })
+            });
+            done = done.and(flushed);
+        }
+        done
+    })
 }
 
 /// Flushes a file, or a folder's entries, to the disk.

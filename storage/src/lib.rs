@@ -59,6 +59,7 @@ pub mod plans;
 mod race;
 mod record;
 mod retry;
+mod routes;
 mod row_set;
 mod scan;
 mod secret;

@@ -15,7 +15,7 @@ use crate::maintain::rm_run::quoted;
 use crate::physical::typed;
 use crate::retry::random;
 use crate::scan::{self, BatchStream, ScanOptions};
-use crate::writer::commit::append_rows;
+use crate::writer::commit::{append_rows, commit_rows, write_rows};
 
 /// The tag of the snapshot that a plan pins.
 pub fn snapshot_tag(plan_id: &str) -> String {
@@ -40,9 +40,13 @@ pub async fn append(lake: &Lake, plan: PlanRow, batches: &[RecordBatch]) -> Resu
     // 62 random bits, as the ids of other writes
     let plan = PlanRow { plan_write_id: (random() >> 2) as i64, created_at: now_micros(), ..plan };
     let stamped = batches.iter().map(|b| stamp(b, plan.plan_write_id)).collect::<Result<Vec<_>>>()?;
-    append_rows(lake, Table::Batches, &stamped).await?;
     let row = plans::batch(std::slice::from_ref(&plan)).map_err(|e| Error::shape(Table::Plans, &e))?;
-    append_rows(lake, Table::Plans, &[row]).await?;
+    // the files of both are written and flushed side by side: until its commit, nothing names them
+    let row = [row];
+    let (batches, row) =
+        tokio::try_join!(write_rows(lake, Table::Batches, &stamped), write_rows(lake, Table::Plans, &row))?;
+    commit_rows(lake, Table::Batches, batches).await?;
+    commit_rows(lake, Table::Plans, row).await?;
     Ok(plan)
 }
 

@@ -34,6 +34,15 @@ use super::source::{ExcludedRows, Fragment, LakeSource, ROW_ADDRESS, ScanRequest
 /// Batches that wait between the I/O runtime and the engine, for each partition.
 const BATCHES_AHEAD: usize = 2;
 
+/// How a scan of a table that is in memory filters: by itself.
+#[derive(Debug, Clone)]
+pub(super) struct OwnFilter {
+    /// The columns that are read: those that come out, then those that only the filter needs.
+    pub(super) read: SchemaRef,
+    /// Over those; none where every row comes out.
+    pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
+}
+
 /// What a scan reads, apart from what the optimizer still adds.
 #[derive(Debug, Clone)]
 pub(super) struct ScanPlan {
@@ -41,6 +50,8 @@ pub(super) struct ScanPlan {
     /// The columns that come out.
     pub(super) schema: SchemaRef,
     pub(super) filter: Option<String>,
+    /// Set where the table is in memory: `filter` is then only shown.
+    pub(super) own_filter: Option<OwnFilter>,
     /// Whether the filter is of the kind that most rows pass.
     pub(super) most_match: bool,
     pub(super) batch_rows: usize,
@@ -88,10 +99,23 @@ impl LakeScan {
     /// anything. None where they say that no row can match.
     fn request(&self, partition: usize) -> Option<ScanRequest> {
         let plan = &self.plan;
-        let mut columns: Vec<String> = plan.schema.fields().iter().map(|f| f.name().clone()).collect();
+        let mut columns: Vec<String> = plan.read().fields().iter().map(|f| f.name().clone()).collect();
         if columns.is_empty() {
             // rows are counted, no value is wanted: read the cheapest column that every table has first
             columns.push(plan.table.schema().field(0).name().clone());
+        }
+        if let Some(own) = &plan.own_filter {
+            let all = plan.excluded.is_empty() && own.filter.is_none();
+            return Some(ScanRequest {
+                table: plan.table,
+                columns,
+                filter: None,
+                limit: self.fetch.filter(|_| all).map(|n| n as u64),
+                fragments: None,
+                batch_rows: plan.batch_rows,
+                row_address: !plan.excluded.is_empty(),
+                most_match: true,
+            });
         }
         let mut most_match = plan.most_match;
         let filter = match (plan.filter.clone(), dynamic_predicate(&self.dynamic, &plan.schema)) {
@@ -337,7 +361,14 @@ impl Drop for Running {
     }
 }
 
-/// Hides superseded rows and puts the columns under the plan's schema.
+impl ScanPlan {
+    /// The columns that the source is asked for.
+    fn read(&self) -> &SchemaRef {
+        self.own_filter.as_ref().map_or(&self.schema, |own| &own.read)
+    }
+}
+
+/// Hides superseded rows, puts the columns under the plan's schema, and filters where the source was told no filter.
 fn visible(batch: &RecordBatch, plan: &ScanPlan) -> Result<RecordBatch> {
     let kept = if plan.excluded.is_empty() {
         None
@@ -349,8 +380,9 @@ fn visible(batch: &RecordBatch, plan: &ScanPlan) -> Result<RecordBatch> {
         Some(filter_record_batch(batch, &keep)?)
     };
     let batch = kept.as_ref().unwrap_or(batch);
-    let mut columns = Vec::with_capacity(plan.schema.fields().len());
-    for field in plan.schema.fields() {
+    let read = plan.read();
+    let mut columns = Vec::with_capacity(read.fields().len());
+    for field in read.fields() {
         let Some(column) = batch.column_by_name(field.name()) else {
             return internal_err!("a scan of {} gave no column {}", plan.table, field.name());
         };
@@ -361,7 +393,14 @@ fn visible(batch: &RecordBatch, plan: &ScanPlan) -> Result<RecordBatch> {
         }
     }
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    Ok(RecordBatch::try_new_with_options(Arc::clone(&plan.schema), columns, &options)?)
+    let batch = RecordBatch::try_new_with_options(Arc::clone(read), columns, &options)?;
+    let Some(OwnFilter { filter: Some(filter), .. }) = &plan.own_filter else { return Ok(batch) };
+    let mask = filter.evaluate(&batch)?.into_array(batch.num_rows())?;
+    let Some(mask) = mask.as_boolean_opt() else {
+        return internal_err!("the filter of {} gives no truth values", plan.table);
+    };
+    let shown: Vec<usize> = (0..plan.schema.fields().len()).collect();
+    Ok(filter_record_batch(&batch.project(&shown)?, mask)?)
 }
 
 /// `Precision` has no minimum with a constant that keeps exactness.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
 use async_trait::async_trait;
 use dressage_schemas::{ErrorKind, Table};
 use dressage_storage::RowSet;
@@ -90,6 +91,12 @@ impl From<RowSet> for ExcludedRows {
 pub trait LakeSource: fmt::Debug + Send + Sync + 'static {
     /// The fragments of a table, in stored order. Known without I/O.
     fn fragments(&self, table: Table) -> Vec<Fragment>;
+
+    /// Whether these columns of a table are in memory, or will be after the first scan: then a scan of all rows costs
+    /// less than one that is told a filter.
+    fn is_resident(&self, _table: Table, _columns: &Schema) -> bool {
+        false
+    }
 
     /// Starts a scan.
     async fn scan(&self, request: ScanRequest) -> Result<SourceStream, SourceError>;

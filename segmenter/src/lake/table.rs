@@ -1,23 +1,26 @@
 //! A stored table as the engine sees it: its columns, its exact row count, and which filters the store takes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::DFSchema;
 use datafusion::common::stats::Precision;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use dressage_schemas::Table;
 use tokio::runtime::Handle;
 
 use super::predicate::{is_flag, kept_rows_estimate, sql_predicate};
-use super::scan::{LakeScan, ScanPlan};
+use super::scan::{LakeScan, OwnFilter, ScanPlan};
 use super::source::{ExcludedRows, Fragment, LakeSource};
 
 /// Tables below this many rows are read in one partition: more would cost more than they save.
-const ROWS_PER_PARTITION_MIN: u64 = 32_768;
+pub(super) const ROWS_PER_PARTITION_MIN: u64 = 32_768;
 
 /// A scan that is expected to keep fewer rows than this is one partition.
 const LOOK_UP_ROWS_MAX: usize = 4_096;
@@ -47,6 +50,22 @@ impl LakeTable {
         // without the schema's metadata, which would travel into every result
         let schema = Arc::new(Schema::new(table.schema().fields().clone()));
         Self { source, table, rows, schema, io }
+    }
+
+    /// The filter of a scan that does not tell it to the source, because the table is in memory.
+    fn own_filter(&self, state: &dyn Session, schema: &SchemaRef, filters: &[Expr]) -> Result<Option<OwnFilter>> {
+        let filtered: HashSet<&str> = filters.iter().flat_map(Expr::column_refs).map(|c| c.name.as_str()).collect();
+        let more = self.schema.fields().iter().filter(|f| filtered.contains(f.name().as_str()));
+        let more = more.filter(|f| schema.field_with_name(f.name()).is_err());
+        let read = Arc::new(Schema::new(schema.fields().iter().chain(more).cloned().collect::<Vec<_>>()));
+        if !self.source.is_resident(self.table, &read) {
+            return Ok(None);
+        }
+        let filter = conjunction(filters.iter().cloned());
+        let known = DFSchema::try_from(Arc::clone(&read))?;
+        let filter: Option<Arc<dyn PhysicalExpr>> =
+            filter.map(|filter| state.create_physical_expr(filter, &known)).transpose()?;
+        Ok(Some(OwnFilter { read, filter }))
     }
 
     async fn excluded(&self) -> Result<ExcludedRows> {
@@ -98,6 +117,7 @@ impl TableProvider for LakeTable {
             };
             predicates.push(predicate);
         }
+        let own_filter = self.own_filter(state, &schema, filters)?;
         let excluded = self.excluded().await?;
         let mut fragments = self.source.fragments(self.table);
         for fragment in &mut fragments {
@@ -119,6 +139,7 @@ impl TableProvider for LakeTable {
             batch_rows: batch_rows(self.table, &schema, state.config().batch_size()),
             schema,
             filter: (!predicates.is_empty()).then(|| predicates.join(" AND ")),
+            own_filter,
             most_match: filters.iter().all(is_flag),
             partitions: partitions(fragments, target),
             excluded,
@@ -149,7 +170,7 @@ fn partitions(fragments: Vec<Fragment>, target: usize) -> Vec<Vec<Fragment>> {
 }
 
 /// Bytes of a row in memory: a guess by type, so that a join holds the side that takes less of it.
-fn row_bytes(table: Table, schema: &Schema) -> usize {
+pub(super) fn row_bytes(table: Table, schema: &Schema) -> usize {
     let width = |field: &Field| match (table, field.name().as_str(), field.data_type()) {
         (Table::Steps, "routed_experts", _) => 1 << 20,
         (Table::Steps, "token_ids" | "logprobs", _) => 8 << 10,

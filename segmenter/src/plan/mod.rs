@@ -51,6 +51,10 @@ pub use report::{Dropped, PlanReport, RemainderReport, StepReport};
 pub use scope::Scope;
 pub use settings::{GroupOrder, PlanSettings, Remainder};
 
+/// Up to so many rows of `trajectories` and `steps` two queries of a plan run at once; of larger stores each has the
+/// session's memory for itself.
+const ROWS_AT_ONCE_MAX: u64 = 65_536;
+
 /// Which runs, after which plan, how.
 #[derive(Debug, Clone)]
 pub struct PlanRequest {
@@ -123,18 +127,20 @@ impl<'a> Planner<'a> {
     /// `Invalid` where nothing is there to be planned, `Exhausted` naming the limit of memory, what the store says.
     pub async fn plan(&self) -> Result<Plan> {
         let settings = &self.identity.plan;
-        let samples = Samples::read(self.session, &self.trained).await?;
-        let dropped = scope::dropped(self.session).await?;
+        let at_once = self.is_small();
+        let samples = Samples::read(self.session, &self.trained);
+        let (samples, dropped) = both(at_once, samples, scope::dropped(self.session)).await?;
         let steps = order::train_steps(&samples, settings);
         if steps.trajectories.is_empty() {
             return Err(nothing(&samples, &steps, &dropped, settings));
         }
         let planned: Vec<Vec<Planned>> = steps.trajectories.iter().map(|s| order::samples_of(s, &samples)).collect();
-        let weights = weights::loss_weights(self.session, self.weights, &samples, &planned).await?;
         let mut taken = vec![false; samples.trajectories.len()];
         steps.trajectories.iter().flatten().for_each(|&t| taken[t] = true);
         let held = samples.len() * size_of::<Planned>() * 4;
-        let step_rows = StepRows::read(self.session, &self.source, &samples, &taken, held).await?;
+        let weights = weights::loss_weights(self.session, self.weights, &samples, &planned);
+        let step_rows = StepRows::read(self.session, &self.source, &samples, &taken, held);
+        let (weights, step_rows) = both(at_once, weights, step_rows).await?;
 
         let options = PackOptions {
             max_tokens: settings.max_tokens_per_micro_batch,
@@ -155,6 +161,12 @@ impl<'a> Planner<'a> {
         let report = self.report(&samples, &steps, &planned, &reports, dropped);
         let row = self.row(&report)?;
         Ok(Plan { row, batches, report, steps: reports, advantages: Advantages::of(&planned) })
+    }
+
+    /// Whether queries of the plan may share the session's memory, and so run at the same time.
+    fn is_small(&self) -> bool {
+        let rows = |table| self.source.fragments(table).iter().map(|f| f.row_count).sum::<u64>();
+        rows(Table::Trajectories) + rows(Table::Steps) <= ROWS_AT_ONCE_MAX
     }
 
     fn report(
@@ -231,6 +243,17 @@ impl<'a> Planner<'a> {
             summary: identity::json(report)?,
         })
     }
+}
+
+/// Both, side by side or one after the other.
+async fn both<A, B>(
+    at_once: bool,
+    first: impl Future<Output = Result<A>>,
+    second: impl Future<Output = Result<B>>,
+) -> Result<(A, B)> {
+    // boxed: either is a whole query
+    let (first, second) = (Box::pin(first), Box::pin(second));
+    if at_once { tokio::try_join!(first, second) } else { Ok((first.await?, second.await?)) }
 }
 
 /// Stops at once where what is held in memory is more than the session may use.

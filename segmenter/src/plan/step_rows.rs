@@ -39,37 +39,42 @@ impl StepRows {
         held_bytes: usize,
     ) -> Result<Self> {
         let owners = Owners::of(samples, planned);
-        let mut places: Vec<Place> = Vec::new();
-        let mut rows = session.sql("SELECT trajectory_key, write_id, segment_index, step_index FROM steps").await?;
-        while let Some(batch) = rows.next_batch().await? {
-            let columns = Columns::of(&batch);
-            for row in 0..batch.num_rows() {
-                let owner =
-                    owners.find(columns.needed_int("trajectory_key", row)?, columns.needed_int("write_id", row)?);
-                let Some(trajectory) = owner else { continue };
-                let segment_index = columns.needed_small("segment_index", row)?;
-                let step_index = columns.needed_small("step_index", row)?;
-                places.push(Place { trajectory, segment_index, step_index, address: None });
-            }
-            super::check_memory(held_bytes + places.len() * size_of::<Place>(), session.settings().memory_limit_bytes)?;
-        }
-        places.sort_unstable_by_key(|p| (p.trajectory, p.step_index));
-        let mut found = Self { places };
-        found.read_addresses(source, &owners).await?;
+        let room = Room { held_bytes, limit_bytes: session.settings().memory_limit_bytes };
+        let recorded = session.catalog().steps_recorded().await.map_err(|e| session.limits().classify(e))?;
+        let mut found = match recorded {
+            true => Self { places: numbered(session, &owners, room).await? },
+            false => Self { places: Vec::new() },
+        };
+        found.places.sort_unstable_by_key(|p| (p.trajectory, p.step_index));
+        found.read_stored(source, &owners, recorded, room).await?;
+        let broken = |place: &Place, problem: &str| Error::Assemble {
+            trajectory_id: samples.id_of(&samples.trajectories[place.trajectory as usize]).to_owned(),
+            problem: format!("step {} {problem}", place.step_index),
+        };
         if let Some(lost) = found.places.iter().find(|p| p.address.is_none()) {
-            let trajectory_id = samples.id_of(&samples.trajectories[lost.trajectory as usize]).to_owned();
-            let problem = format!("step {} has no row in the store", lost.step_index);
-            return Err(Error::Assemble { trajectory_id, problem });
+            return Err(broken(lost, "has no row in the store"));
         }
         found.places.sort_unstable_by_key(|p| (p.trajectory, p.segment_index, p.step_index));
-        Ok(found)
+        let place = |p: &Place| (p.trajectory, p.segment_index, p.step_index);
+        match found.places.windows(2).find(|two| place(&two[0]) == place(&two[1])) {
+            Some(two) => Err(broken(&two[0], "has two rows in the store")),
+            None => Ok(found),
+        }
     }
 
-    async fn read_addresses(&mut self, source: &Arc<dyn LakeSource>, owners: &Owners) -> Result<()> {
+    /// Reads the stored steps: their addresses, and where the source gave it, their segment.
+    async fn read_stored(
+        &mut self,
+        source: &Arc<dyn LakeSource>,
+        owners: &Owners,
+        numbered: bool,
+        room: Room,
+    ) -> Result<()> {
+        let given = ["trajectory_key", "write_id", "step_index", "segment_index"];
         let request = ScanRequest {
             most_match: false,
             table: Table::Steps,
-            columns: ["trajectory_key", "write_id", "step_index"].map(str::to_owned).to_vec(),
+            columns: given[..if numbered { 3 } else { 4 }].iter().map(|name| (*name).to_owned()).collect(),
             filter: None,
             limit: None,
             fragments: None,
@@ -90,11 +95,18 @@ impl StepRows {
                 let owner =
                     owners.find(columns.needed_int("trajectory_key", row)?, columns.needed_int("write_id", row)?);
                 let Some(trajectory) = owner else { continue };
-                let wanted = (trajectory, columns.needed_small("step_index", row)?);
-                if let Ok(at) = self.places.binary_search_by_key(&wanted, |p| (p.trajectory, p.step_index)) {
-                    self.places[at].address = Some(addresses.value(row));
+                let step_index = columns.needed_small("step_index", row)?;
+                let address = Some(addresses.value(row));
+                if !numbered {
+                    let segment_index = columns.needed_small("segment_index", row)?;
+                    self.places.push(Place { trajectory, segment_index, step_index, address });
+                } else if let Ok(at) =
+                    self.places.binary_search_by_key(&(trajectory, step_index), |p| (p.trajectory, p.step_index))
+                {
+                    self.places[at].address = address;
                 }
             }
+            room.check(self.places.len())?;
         }
         Ok(())
     }
@@ -108,6 +120,37 @@ impl StepRows {
         let wanted = (u32::try_from(trajectory).unwrap_or(u32::MAX), segment_index);
         let place = |p: &Place| (p.trajectory, p.segment_index);
         self.places.partition_point(|p| place(p) < wanted)..self.places.partition_point(|p| place(p) <= wanted)
+    }
+}
+
+/// The steps of planned trajectories with the segments that they are numbered into, not yet with their addresses.
+async fn numbered(session: &Session, owners: &Owners, room: Room) -> Result<Vec<Place>> {
+    let mut places: Vec<Place> = Vec::new();
+    let mut rows = session.sql("SELECT trajectory_key, write_id, segment_index, step_index FROM steps").await?;
+    while let Some(batch) = rows.next_batch().await? {
+        let columns = Columns::of(&batch);
+        for row in 0..batch.num_rows() {
+            let owner = owners.find(columns.needed_int("trajectory_key", row)?, columns.needed_int("write_id", row)?);
+            let Some(trajectory) = owner else { continue };
+            let segment_index = columns.needed_small("segment_index", row)?;
+            let step_index = columns.needed_small("step_index", row)?;
+            places.push(Place { trajectory, segment_index, step_index, address: None });
+        }
+        room.check(places.len())?;
+    }
+    Ok(places)
+}
+
+/// What the planner may hold.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    held_bytes: usize,
+    limit_bytes: u64,
+}
+
+impl Room {
+    fn check(self, places: usize) -> Result<()> {
+        super::check_memory(self.held_bytes + places * size_of::<Place>(), self.limit_bytes)
     }
 }
 

@@ -4,18 +4,24 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Float64Type, Int32Type, Int64Type, UInt64Type};
 use dressage_schemas::Table;
 use dressage_schemas::tables::plans::PlanRow;
 use dressage_storage::{Lake, ScanOptions, Snapshot, plans};
-use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 
 use super::window::Slot;
 use crate::error::{Error, Result};
+use crate::plan::Plan;
 
-/// Up to so many trajectories are looked up by key; beyond, their table is read through.
+/// A table of so many trajectories is read through, beside the samples: to look its rows up it would have to wait for them.
+const NAMES_READ_MAX: usize = 32_768;
+
+/// Of a larger one up to so many are looked up by key.
 const KEYS_NAMED_MAX: usize = 512;
 
 /// A sample's place in a plan.
@@ -54,12 +60,22 @@ struct PlanSettings {
     variables: BTreeMap<String, String>,
 }
 
+/// Where the rows of `batches` are.
+#[derive(Debug, Clone)]
+enum Rows {
+    /// In the store.
+    Stored,
+    /// In memory: the plan is new.
+    Made(Arc<[RecordBatch]>),
+}
+
 /// A plan of a store, with the table versions that it pins.
 #[derive(Debug, Clone)]
 pub struct StoredPlan {
     row: PlanRow,
     settings: PlanSettings,
     sql: BTreeMap<String, String>,
+    rows: Rows,
     newest: Snapshot,
     pinned: Snapshot,
 }
@@ -70,14 +86,28 @@ impl StoredPlan {
     /// # Errors
     /// `NotFound` where there is none or its versions are gone, `Invalid` where several begin so.
     pub async fn open(lake: &Lake, id: &str) -> Result<Self> {
-        let row = plans::find(lake, id).await.map_err(Error::storage)?;
-        let newest = lake.snapshot(None).await.map_err(Error::storage)?;
+        let (row, newest) = tokio::try_join!(plans::find(lake, id), lake.snapshot(None)).map_err(Error::storage)?;
         let versions: BTreeMap<String, u64> = json(&row, "versions", &row.versions)?;
         let versions = versions.iter().filter_map(|(name, version)| Some((Table::parse(name)?, *version))).collect();
         let pinned = lake.snapshot_of(versions).await.map_err(Error::storage)?;
+        Self::of(row, Rows::Stored, newest, pinned)
+    }
+
+    /// A plan that was just made, over the snapshot that it was made of: as it will be when it is stored, but for what
+    /// only the store knows of its row. Its rows are in memory, so it can be streamed while it is being stored. Nobody
+    /// may act on a micro-batch before that is done: after a crash there would be no such plan.
+    ///
+    /// # Errors
+    /// `Corrupt` where the row's settings do not read.
+    pub fn made(plan: &Plan, snapshot: &Snapshot) -> Result<Self> {
+        let rows = Rows::Made(Arc::from(plan.batches.as_slice()));
+        Self::of(plan.row.clone(), rows, snapshot.clone(), snapshot.clone())
+    }
+
+    fn of(row: PlanRow, rows: Rows, newest: Snapshot, pinned: Snapshot) -> Result<Self> {
         let settings = json(&row, "settings", &row.settings)?;
         let sql = json(&row, "sql", &row.sql)?;
-        Ok(Self { settings, sql, row, newest, pinned })
+        Ok(Self { settings, sql, row, rows, newest, pinned })
     }
 
     /// Its row in table `plans`.
@@ -134,9 +164,8 @@ impl StoredPlan {
     pub(super) async fn micro_batch_counts(&self, train_steps: &Range<i32>) -> Result<Vec<i32>> {
         let mut counts = vec![0_i32; train_steps.len()];
         let mut rows = 0;
-        let options = ScanOptions::columns(["train_step", "micro_batch"]).filter(self.filter(train_steps, None));
-        let mut found = self.newest.scan(Table::Batches, options).await.map_err(Error::storage)?;
-        while let Some(batch) = found.try_next().await.map_err(Error::storage)? {
+        let mut found = self.scan(["train_step", "micro_batch"], train_steps, None).await?;
+        while let Some(batch) = found.try_next().await? {
             let step = column(&batch, "train_step", |c| c.as_primitive_opt::<Int32Type>())?;
             let micro_batch = column(&batch, "micro_batch", |c| c.as_primitive_opt::<Int32Type>())?;
             rows += batch.num_rows() as i64;
@@ -159,7 +188,22 @@ impl StoredPlan {
     /// # Errors
     /// What the store says; `Corrupt` where a row names a trajectory that is not in the pinned version.
     pub async fn samples(&self, dp_rank: u32, train_steps: Range<i32>) -> Result<Vec<PlacedSample>> {
-        let options = ScanOptions::columns([
+        let placed = self.placed(dp_rank, &train_steps);
+        if self.pinned.row_count(Table::Trajectories) <= NAMES_READ_MAX {
+            let (mut samples, names) = tokio::try_join!(placed, self.names(None))?;
+            self.name(&mut samples, &names)?;
+            return Ok(samples);
+        }
+        let mut samples = placed.await?;
+        let wanted = samples.iter().map(|s| (s.trajectory_key, s.write_id)).collect();
+        let names = self.names(Some(&wanted)).await?;
+        self.name(&mut samples, &names)?;
+        Ok(samples)
+    }
+
+    /// The samples, without the ids of their trajectories.
+    async fn placed(&self, dp_rank: u32, train_steps: &Range<i32>) -> Result<Vec<PlacedSample>> {
+        let columns = [
             "train_step",
             "micro_batch",
             "position",
@@ -171,31 +215,29 @@ impl StoredPlan {
             "advantage",
             "loss_weight",
             "step_rows",
-        ]);
-        let options = options.filter(self.filter(&train_steps, Some(dp_rank)));
-        let mut found = self.newest.scan(Table::Batches, options).await.map_err(Error::storage)?;
+        ];
+        let mut found = self.scan(columns, train_steps, Some(dp_rank)).await?;
         let mut samples = Vec::new();
         let nameless: Arc<str> = Arc::from("");
-        while let Some(batch) = found.try_next().await.map_err(Error::storage)? {
+        while let Some(batch) = found.try_next().await? {
             read_samples(&batch, &nameless, &mut samples)?;
         }
         samples.sort_unstable_by_key(|s| (s.train_step, s.micro_batch, s.position));
-        self.name(&mut samples).await?;
         Ok(samples)
     }
 
-    /// Gives the samples the text ids of their trajectories.
-    async fn name(&self, samples: &mut [PlacedSample]) -> Result<()> {
-        let wanted: HashSet<(i64, i64)> = samples.iter().map(|s| (s.trajectory_key, s.write_id)).collect();
-        if wanted.is_empty() {
-            return Ok(());
-        }
+    /// The text ids of trajectories, by key and attempt: of those wanted, or of all.
+    async fn names(&self, wanted: Option<&HashSet<(i64, i64)>>) -> Result<Names> {
+        let mut names = Names::new();
         let mut options = ScanOptions::columns(["trajectory_key", "write_id", "trajectory_id"]);
-        if wanted.len() <= KEYS_NAMED_MAX {
-            let keys: Vec<String> = wanted.iter().map(|(key, _)| key.to_string()).collect();
-            options = options.filter(format!("trajectory_key IN ({})", keys.join(", ")));
+        match wanted {
+            Some(wanted) if wanted.is_empty() => return Ok(names),
+            Some(wanted) if wanted.len() <= KEYS_NAMED_MAX => {
+                let keys: Vec<String> = wanted.iter().map(|(key, _)| key.to_string()).collect();
+                options = options.filter(format!("trajectory_key IN ({})", keys.join(", ")));
+            }
+            _ => {}
         }
-        let mut names: HashMap<(i64, i64), Arc<str>> = HashMap::with_capacity(wanted.len());
         let mut found = self.pinned.scan(Table::Trajectories, options).await.map_err(Error::storage)?;
         while let Some(batch) = found.try_next().await.map_err(Error::storage)? {
             let key = column(&batch, "trajectory_key", |c| c.as_primitive_opt::<Int64Type>())?;
@@ -203,11 +245,16 @@ impl StoredPlan {
             let id = column(&batch, "trajectory_id", |c| c.as_string_opt::<i32>())?;
             for row in 0..batch.num_rows() {
                 let place = (key.value(row), write_id.value(row));
-                if wanted.contains(&place) {
+                if wanted.is_none_or(|wanted| wanted.contains(&place)) {
                     names.entry(place).or_insert_with(|| Arc::from(id.value(row)));
                 }
             }
         }
+        Ok(names)
+    }
+
+    /// Gives the samples the text ids of their trajectories.
+    fn name(&self, samples: &mut [PlacedSample], names: &Names) -> Result<()> {
         for sample in samples {
             let name = names.get(&(sample.trajectory_key, sample.write_id));
             sample.trajectory_id = Arc::clone(name.ok_or_else(|| {
@@ -217,20 +264,41 @@ impl StoredPlan {
         Ok(())
     }
 
-    /// The rank's micro-batches, empty ones too.
-    pub(super) async fn slots(&self, samples: &[PlacedSample], train_steps: &Range<i32>) -> Result<Vec<Slot>> {
-        let counts = self.micro_batch_counts(train_steps).await?;
-        let mut slots = Vec::new();
-        let mut next = 0;
-        for (train_step, count) in train_steps.clone().zip(counts) {
-            for micro_batch in 0..count {
-                let here = |s: &PlacedSample| (s.train_step, s.micro_batch) == (train_step, micro_batch);
-                let n = samples[next..].iter().take_while(|s| here(s)).count();
-                slots.push(Slot { train_step, micro_batch, samples: next..next + n });
-                next += n;
+    /// The samples of a rank, and its micro-batches, empty ones too.
+    pub(super) async fn share(&self, dp_rank: u32, train_steps: &Range<i32>) -> Result<(Vec<PlacedSample>, Vec<Slot>)> {
+        let samples = self.samples(dp_rank, train_steps.clone());
+        let (samples, counts) = tokio::try_join!(samples, self.micro_batch_counts(train_steps))?;
+        let slots = slots(&samples, train_steps, counts);
+        Ok((samples, slots))
+    }
+
+    /// Rows of the plan: of some train steps, of one rank or all.
+    async fn scan<const N: usize>(
+        &self,
+        columns: [&str; N],
+        train_steps: &Range<i32>,
+        dp_rank: Option<u32>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let batches = match &self.rows {
+            Rows::Made(batches) => batches,
+            Rows::Stored => {
+                let options = ScanOptions::columns(columns).filter(self.filter(train_steps, dp_rank));
+                let found = self.newest.scan(Table::Batches, options).await.map_err(Error::storage)?;
+                return Ok(found.map_err(Error::storage).boxed());
             }
+        };
+        let mut chosen = Vec::with_capacity(batches.len());
+        for batch in batches.iter() {
+            let step = column(batch, "train_step", |c| c.as_primitive_opt::<Int32Type>())?;
+            let rank = column(batch, "dp_rank", |c| c.as_primitive_opt::<Int32Type>())?;
+            let of_rank = |rank: i32| dp_rank.is_none_or(|wanted| i64::from(wanted) == i64::from(rank));
+            let rows = step.values().iter().zip(rank.values());
+            let keep: BooleanArray =
+                rows.map(|(step, rank)| Some(train_steps.contains(step) && of_rank(*rank))).collect();
+            let kept = filter_record_batch(batch, &keep);
+            chosen.push(kept.map_err(|e| Error::Internal { source: Box::new(e.into()) })?);
         }
-        Ok(slots)
+        Ok(futures::stream::iter(chosen.into_iter().map(Ok)).boxed())
     }
 
     fn filter(&self, train_steps: &Range<i32>, dp_rank: Option<u32>) -> String {
@@ -247,6 +315,24 @@ impl StoredPlan {
     pub(super) fn damaged(&self, problem: String) -> Error {
         Error::PlanDamaged { plan_id: self.row.plan_id.clone(), problem }
     }
+}
+
+/// Trajectory key and attempt to text id.
+type Names = HashMap<(i64, i64), Arc<str>>;
+
+/// A rank's micro-batches, empty ones too, from how many there are in each train step.
+fn slots(samples: &[PlacedSample], train_steps: &Range<i32>, counts: Vec<i32>) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    let mut next = 0;
+    for (train_step, count) in train_steps.clone().zip(counts) {
+        for micro_batch in 0..count {
+            let here = |s: &PlacedSample| (s.train_step, s.micro_batch) == (train_step, micro_batch);
+            let n = samples[next..].iter().take_while(|s| here(s)).count();
+            slots.push(Slot { train_step, micro_batch, samples: next..next + n });
+            next += n;
+        }
+    }
+    slots
 }
 
 fn read_samples(batch: &RecordBatch, nameless: &Arc<str>, samples: &mut Vec<PlacedSample>) -> Result<()> {

@@ -113,8 +113,7 @@ impl StoredPlan {
     /// Outside of a tokio runtime.
     pub async fn stream(&self, options: StreamOptions) -> Result<MicroBatches> {
         let train_steps = self.check(&options)?;
-        let samples = self.samples(options.dp_rank, train_steps.clone()).await?;
-        let slots = self.slots(&samples, &train_steps).await?;
+        let (samples, slots) = self.share(options.dp_rank, &train_steps).await?;
         let micro_batch_counts = counts(&slots, &train_steps);
         let columns = columns::chosen(options.columns.as_deref(), options.with_experts);
         let with_experts = columns.iter().any(|column| column.is_routed());

@@ -1,10 +1,17 @@
 //! What reaches the store: columns, filters, limits, and keys that a join found.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use dressage_schemas::Table;
+use dressage_segmenter::{MemoryLake, Session, SessionSettings};
 
-use crate::fixture::{lake, rows, session, shown};
+use crate::fixture::{lake, rows, session_with, shown};
+
+/// Keeps nothing in memory, so that every scan reaches the lake.
+fn session(lake: &Arc<MemoryLake>) -> Session {
+    session_with(lake, SessionSettings { resident_bytes_max: 0, ..SessionSettings::default() })
+}
 
 #[tokio::test]
 async fn payload_is_read_only_when_asked_for() {

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use dressage_segmenter::{Error, Outcome, Session};
+use dressage_segmenter::{Error, Outcome, Session, SessionSettings};
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
 
-use crate::fixture::{chain, lake, session};
+use crate::fixture::{chain, lake, session, session_with};
 use crate::training_lake::training_lake;
 
 /// A session as the runner wants it.
@@ -116,8 +116,13 @@ async fn every_slt_file_holds() {
                 .unwrap();
             continue;
         }
-        if let Err(error) = runner.run_file_async(&file).await {
-            panic!("{}: {}", file.display(), error.display(false));
+        // a filter is the store's where nothing is kept in memory, and the scan's own where it is
+        for resident_bytes_max in [SessionSettings::default().resident_bytes_max, 0] {
+            let settings = SessionSettings { resident_bytes_max, ..SessionSettings::default() };
+            let mut runner = Runner::new(|| async { Ok(Database(session_with(&lake, settings.clone()))) });
+            if let Err(error) = runner.run_file_async(&file).await {
+                panic!("{}: {}", file.display(), error.display(false));
+            }
         }
     }
 }

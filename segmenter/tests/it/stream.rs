@@ -1,6 +1,7 @@
 //! Micro-batches out of stored steps: what they hold, that nothing but the plan decides it, and what is refused.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
@@ -9,6 +10,7 @@ use dressage_codec::{Dtype, Mode, RoutedView, encode};
 use dressage_schemas::spans::{MaskSpans, VersionSpans};
 use dressage_schemas::tables::{batches, plans, steps, trajectories};
 use dressage_schemas::{ErrorKind, Table};
+use dressage_segmenter::plan::{PlanRequest, PlanSettings, Planner, Scope, Trained};
 use dressage_segmenter::{BatchColumn, Error, Ledger, MicroBatch, StoredPlan, StreamOptions, Verdict};
 use dressage_storage::{Lake, ROW_ADDRESS, ScanOptions, StoreSettings, WriteGroup, WriterSettings};
 use futures::TryStreamExt;
@@ -432,6 +434,37 @@ async fn a_step_without_token_ids_says_that_it_cannot_be_trained_on() {
     store_plan(&lake, &[placed(&owner, 0, 5, 2, vec![at[&(owner.trajectory_key, 0)]])], 1, "{}").await;
     let error = streamed(&lake, StreamOptions::of_rank(0, 1)).await.unwrap_err();
     assert!(error.to_string().contains("no token ids"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_that_is_not_stored_yet_streams_as_it_does_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, snapshot, session) = crate::stored::stored(folder.path()).await;
+    let request =
+        PlanRequest { scope: Scope::AllRuns, trained: Trained::nothing(), settings: PlanSettings::new(1, 1_000, 2) };
+    let source = Arc::new(snapshot.clone());
+    let planner = Planner::new(&session, source, snapshot.versions(), request).await.unwrap();
+    let plan = planner.plan().await.unwrap();
+    let made = StoredPlan::made(&plan, &snapshot).unwrap();
+    dressage_storage::plans::append(snapshot.lake(), plan.row.clone(), &plan.batches).await.unwrap();
+    let stored = StoredPlan::open(snapshot.lake(), planner.plan_id()).await.unwrap();
+    assert!(stored.n_train_steps() > 1);
+    for train_steps in [None, Some(1..2)] {
+        let mut samples = 0;
+        for rank in 0..2 {
+            let options = StreamOptions { train_steps: train_steps.clone(), ..StreamOptions::of_rank(rank, 2) };
+            let mut streams = [made.stream(options.clone()).await.unwrap(), stored.stream(options).await.unwrap()];
+            assert_eq!(streams[0].samples(), streams[1].samples());
+            assert_eq!(streams[0].micro_batch_counts(), streams[1].micro_batch_counts());
+            while let Some(one) = streams[0].next().await.unwrap() {
+                let other = streams[1].next().await.unwrap().unwrap();
+                assert_eq!((one.content_hash, one.batch), (other.content_hash, other.batch));
+            }
+            assert!(streams[1].next().await.unwrap().is_none());
+            samples += streams[0].samples().len();
+        }
+        assert!(samples > 0);
+    }
 }
 
 #[tokio::test]

@@ -195,6 +195,17 @@ pub(super) async fn a_slice_of_routed_experts_reads_a_part(settings: &StoreSetti
         let all = opened.stored_bytes();
         holds(format!("{read} of {all} bytes were read for a slice of 100 rows"), read < all / 2)?;
     }
+    // whole, in any order, an address twice
+    let rows: Vec<usize> = (0..found.num_rows()).rev().chain([0]).collect();
+    let addresses = row_addresses(Table::Steps, &found)?;
+    let wanted: Vec<u64> = rows.iter().map(|row| addresses.value(*row)).collect();
+    let routes = snapshot.take_routes(&wanted).await?;
+    same("values", &routes.len(), &rows.len())?;
+    for (row, routes) in rows.iter().zip(routes) {
+        let source = written.iter().find(|r| r.trajectory.trajectory_key == keys.value(*row));
+        let container = source.and_then(|r| r.steps.first()).and_then(|s| s.routed_experts.as_ref());
+        same("decoded routes", &routes, &container.map(|bytes| dressage_codec::decode_all(bytes)).transpose()?)?;
+    }
     Ok(())
 }
 

@@ -101,8 +101,14 @@ pub(crate) async fn write_batches(lake: &Lake, table: Table, batches: &[RecordBa
 
 /// Rows of one table in one durable commit, outside of a writer. Makes the table where an early release did not.
 pub(crate) async fn append_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Result<()> {
+    let written = write_rows(lake, table, batches).await?;
+    commit_rows(lake, table, written).await
+}
+
+/// Writes and flushes data files that no version names yet; none where there are no rows.
+pub(crate) async fn write_rows(lake: &Lake, table: Table, batches: &[RecordBatch]) -> Result<Option<Transaction>> {
     if batches.iter().all(|b| b.num_rows() == 0) {
-        return Ok(());
+        return Ok(None);
     }
     lake.ensure_table(table).await?;
     for batch in batches {
@@ -110,6 +116,12 @@ pub(crate) async fn append_rows(lake: &Lake, table: Table, batches: &[RecordBatc
     }
     let transaction = write_batches(lake, table, batches).await?;
     flush_fragments(lake, table, fragments_of(&transaction)).await?;
+    Ok(Some(transaction))
+}
+
+/// Makes what [`write_rows`] wrote visible.
+pub(crate) async fn commit_rows(lake: &Lake, table: Table, written: Option<Transaction>) -> Result<()> {
+    let Some(transaction) = written else { return Ok(()) };
     fault::point("written", table);
     commit(lake, table, transaction).await?;
     fault::point("after", table);
