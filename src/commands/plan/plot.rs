@@ -6,12 +6,13 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use font8x8::{BASIC_FONTS, UnicodeFonts};
 
 use super::compare::unknown_ending;
+use crate::destination::Destination;
 
 /// One estimator's histogram.
 pub(super) struct Series<'a> {
@@ -55,7 +56,10 @@ pub(super) fn write(file: &Path, range: (f64, f64), series: &[Series<'_>]) -> Re
         }
         _ => return Err(unknown_ending(file)),
     };
-    std::fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
+    let mut out = Destination::create_binary(file)?;
+    let written = out.write_all(&bytes).map_err(Into::into);
+    out.witness().judge(written)?;
+    out.keep().map(drop)
 }
 
 fn draw(canvas: &mut impl Canvas, (low, high): (f64, f64), series: &[Series<'_>]) {
