@@ -8,12 +8,13 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int32Type, Int64Type, UInt64Type};
 use dressage_schemas::Table;
 use dressage_schemas::tables::plans::PlanRow;
-use dressage_storage::{Lake, ScanOptions, Snapshot, plans};
+use dressage_storage::{Lake, ScanOptions, Snapshot};
 use futures::TryStreamExt;
 use serde::Deserialize;
 
 use super::window::Slot;
 use crate::error::{Error, Result};
+use crate::plan_id::find_plan;
 
 /// Up to so many trajectories are looked up by key; beyond, their table is read through.
 const KEYS_NAMED_MAX: usize = 512;
@@ -70,7 +71,7 @@ impl StoredPlan {
     /// # Errors
     /// `NotFound` where there is none or its versions are gone, `Invalid` where several begin so.
     pub async fn open(lake: &Lake, id: &str) -> Result<Self> {
-        let row = plans::find(lake, id).await.map_err(Error::storage)?;
+        let row = find_plan(lake, id).await?;
         let newest = lake.snapshot(None).await.map_err(Error::storage)?;
         let versions: BTreeMap<String, u64> = json(&row, "versions", &row.versions)?;
         let versions = versions.iter().filter_map(|(name, version)| Some((Table::parse(name)?, *version))).collect();
