@@ -25,7 +25,7 @@ Exit codes:
   2  fix the input or a setting  8  stored data is not what it should be: look
   3  not found: check the name   9  finished, but some records went to quarantine
   4  somebody else changed it: run it again
-  130  stopped by Ctrl-C
+  130  stopped by Ctrl-C or SIGTERM
 
 Examples:
   dressage ingest ./rollouts                          read every file of a folder into ./store
@@ -67,6 +67,8 @@ pub(crate) struct GlobalArgs {
     pub(crate) json: bool,
 
     /// No notes and no progress on stderr
+    ///
+    /// What was asked for is printed all the same: -q silences remarks about it, never the result.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
 

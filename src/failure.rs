@@ -59,6 +59,11 @@ impl Failure {
         Self { kind: ErrorKind::Corrupt, message: message.into() }.into()
     }
 
+    /// Somebody else has a hand on it.
+    pub(crate) fn conflict(message: impl Into<String>) -> anyhow::Error {
+        Self { kind: ErrorKind::Conflict, message: message.into() }.into()
+    }
+
     /// What was named does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> anyhow::Error {
         Self { kind: ErrorKind::NotFound, message: message.into() }.into()
@@ -85,7 +90,9 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> ErrorKind {
         if let Some(io) = cause.downcast_ref::<io::Error>() {
             return match io.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                    ErrorKind::Exhausted
+                }
                 io::ErrorKind::TimedOut | io::ErrorKind::ConnectionRefused => ErrorKind::Unavailable,
                 _ => ErrorKind::Invalid,
             };

@@ -15,6 +15,7 @@
 
 mod cli;
 mod commands;
+mod destination;
 mod failure;
 mod interrupt;
 mod output;

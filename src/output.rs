@@ -158,6 +158,20 @@ pub(crate) fn grouped(n: impl Into<i128>) -> String {
     out
 }
 
+/// `1 row`, `2 rows`.
+pub(crate) fn counted(n: impl Into<i128>, what: &str) -> String {
+    let n: i128 = n.into();
+    let s = match n {
+        1 => "",
+        _ if what.ends_with('x') || what.ends_with("ch") || what.ends_with("sh") => "es",
+        _ => "s",
+    };
+    match what.strip_suffix('y').filter(|_| n != 1) {
+        Some(stem) => format!("{} {stem}ies", grouped(n)),
+        None => format!("{} {what}{s}", grouped(n)),
+    }
+}
+
 /// Bytes with a binary unit: `1.5 GiB`.
 pub(crate) fn bytes_text(n: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -179,6 +193,14 @@ mod tests {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(-1_234_567), "-1,234,567");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let said =
+            [(1_u64, "row"), (2, "row"), (1, "trajectory"), (0, "trajectory"), (2, "micro-batch"), (1200, "step")];
+        let said = said.map(|(n, what)| counted(n, what)).join(", ");
+        assert_eq!(said, "1 row, 2 rows, 1 trajectory, 0 trajectories, 2 micro-batches, 1,200 steps");
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use font8x8::{BASIC_FONTS, UnicodeFonts};
 
+use crate::destination::Destination;
 use crate::failure::Failure;
 
 /// Red, green, blue.
@@ -54,7 +55,10 @@ pub(crate) fn write(file: &Path, height: u32, draw: impl FnOnce(&mut dyn Canvas)
         }
         _ => return Err(unknown_ending(file)),
     };
-    std::fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
+    let mut out = Destination::create_binary(file)?;
+    let written = out.write_all(&bytes).map_err(Into::into);
+    out.witness().judge(written)?;
+    out.keep().map(drop)
 }
 
 /// The error of a file whose ending is not one of a picture.

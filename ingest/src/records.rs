@@ -29,7 +29,7 @@ pub(crate) fn each_record<S: Sink>(
             let record =
                 Record { bytes: &bytes[start..stop], byte_offset: byte_offset + start as u64, line: Some(line) };
             match read(&record, sink) {
-                Ok(()) => {}
+                Ok(()) => records += nul_tail(bytes, (stop, end), byte_offset, line, sink)?,
                 Err(RecordError::Syntax(broken)) => {
                     let joined = if broken.cut { join(bytes, start, end) } else { None };
                     match joined {
@@ -44,11 +44,49 @@ pub(crate) fn each_record<S: Sink>(
                 }
                 Err(error) => settle(Err(error), &record, sink)?,
             }
+        } else {
+            records += nul_tail(bytes, (at, end), byte_offset, line, sink)?;
         }
         at = next;
         line += lines;
     }
     Ok(records)
+}
+
+/// Rejects NULs that go on to the end: only the last line of a source has no line end, so nothing follows them. Between
+/// records they are skipped, because a writer that was started again has gone on behind them. Returns how many records
+/// they count for.
+fn nul_tail(
+    bytes: &[u8],
+    (from, end): (usize, usize),
+    byte_offset: u64,
+    line: u64,
+    sink: &mut impl Sink,
+) -> Result<u64, RecordError> {
+    let tail = &bytes[from..end];
+    let Some(first) = memchr::memchr(0, tail).filter(|_| end == bytes.len()) else { return Ok(0) };
+    let place = byte_offset + (from + first) as u64;
+    sink.reject(nuls(place, (tail.len() - first) as u64, line))?;
+    Ok(1)
+}
+
+/// NULs that are kept of a tail of them: all are alike.
+const NULS_KEPT: u64 = 16;
+
+/// The rejection of NULs where records should be.
+pub(crate) fn nuls(byte_offset: u64, byte_length: u64, line: u64) -> Rejected {
+    Rejected {
+        byte_offset,
+        byte_length,
+        line: Some(line),
+        trajectory_id: None,
+        rule: rule::NUL_BYTES.into(),
+        reason: format!(
+            "from byte {byte_offset} on the source holds NUL bytes only, {byte_length} of them: room that was never filled, \
+             or a crash that took what was written last; what precedes them was read"
+        ),
+        raw: vec![0; byte_length.min(NULS_KEPT) as usize],
+    }
 }
 
 fn line_end(bytes: &[u8], at: usize) -> usize {
@@ -148,7 +186,11 @@ pub(crate) fn settle(
 /// The first characters of some bytes, for a person.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]);
-    let mut out: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+    let mut out = String::new();
+    for c in text.chars().take(40) {
+        // quotes and backslashes stay: a reason is shown as it is, or escaped once by who prints it
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
     if bytes.len() > 40 {
         out.push('…');
     }
@@ -200,6 +242,24 @@ mod tests {
         let seen = read_all(b"{\"a\":1}\n\0\0\0\0\n\0\0{\"b\":2}\n");
         assert_eq!(seen.values.len(), 2);
         assert!(seen.rejected.is_empty());
+    }
+
+    #[test]
+    fn nuls_to_the_end_are_one_rejection_and_the_records_before_are_read() {
+        for (text, line, at) in
+            [(&b"{\"a\":1}\n\0\0\0\0"[..], 2, 8), (b"{\"a\":1}\0\0\0", 1, 7), (b"{\"a\":1}\n \0\0 \0", 2, 9)]
+        {
+            let seen = read_all(text);
+            assert_eq!(seen.values, ["1:0:{\"a\":1}"]);
+            assert_eq!(seen.rejected, [("nul_bytes".into(), line, at)]);
+        }
+        // what is cut is told once
+        assert_eq!(read_all(b"{\"a\":\"x\0\0").rejected, [("cut_record".into(), 1, 0)]);
+    }
+
+    #[test]
+    fn an_excerpt_shows_quotes_as_they_are_and_control_characters_escaped() {
+        assert_eq!(excerpt(b"{\"a\": \"C:\\x\ty"), "`{\"a\": \"C:\\x\\ty`");
     }
 
     #[test]

@@ -6,6 +6,8 @@ pub const UNRECOGNISED: &str = "unrecognised";
 pub const NOT_JSON: &str = "not_json";
 /// A record that ends in the middle.
 pub const CUT_RECORD: &str = "cut_record";
+/// NUL bytes to the end of a source: room made before it was filled, or what a crash left in the place of records.
+pub const NUL_BYTES: &str = "nul_bytes";
 /// A key that the format requires is missing.
 pub const MISSING_FIELD: &str = "missing_field";
 /// A value has another type than the format says.

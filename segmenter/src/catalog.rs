@@ -77,7 +77,13 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    pub(crate) fn new(source: Arc<dyn LakeSource>, variables: Variables, io: Handle) -> Self {
+    /// `definitions` are texts that stand for those of built-in views, by name; `internal.` is in front of the shared ones.
+    pub(crate) fn new(
+        source: Arc<dyn LakeSource>,
+        variables: Variables,
+        definitions: BTreeMap<String, String>,
+        io: Handle,
+    ) -> Self {
         let tables = Table::ALL
             .into_iter()
             .map(|t| (t.name().to_owned(), t, Rows::Effective))
@@ -87,11 +93,13 @@ impl Catalog {
                 (name, Arc::new(table) as Arc<dyn TableProvider>)
             })
             .collect();
+        let definitions = Arc::new(definitions);
         let answers = Arc::new(Answers { source, variables, io, found: Mutex::default() });
         let planner = Arc::new(OnceLock::new());
         let schema = |internal| {
             let views = ViewSchema {
                 internal,
+                definitions: Arc::clone(&definitions),
                 answers: Arc::clone(&answers),
                 planner: Arc::clone(&planner),
                 planned: Mutex::default(),
@@ -108,7 +116,7 @@ impl Catalog {
         let mut wanted: Vec<(bool, String)> = names.iter().map(|name| (false, (*name).to_owned())).collect();
         while let Some((internal, name)) = wanted.pop() {
             let schema = if internal { &self.internal } else { &self.public };
-            let shown = if internal { format!("{INTERNAL}.{name}") } else { name.clone() };
+            let shown = shown(internal, &name);
             let Some(text) = schema.definition(&name).await?.filter(|_| !texts.contains_key(&shown)) else { continue };
             for statement in DFParser::parse_sql(&text)? {
                 let (tables, _) = resolve_table_references(&statement, true)?;
@@ -192,6 +200,8 @@ struct Own {
 #[derive(Debug)]
 pub(crate) struct ViewSchema {
     internal: bool,
+    /// Texts that stand for those of built-in views.
+    definitions: Arc<BTreeMap<String, String>>,
     answers: Arc<Answers>,
     planner: Arc<OnceLock<Planner>>,
     planned: Mutex<HashMap<String, Arc<dyn TableProvider>>>,
@@ -201,6 +211,11 @@ pub(crate) struct ViewSchema {
 /// An error of ours on its way through the engine.
 fn external(error: Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
+}
+
+/// What a plan calls a view.
+fn shown(internal: bool, name: &str) -> String {
+    if internal { format!("{INTERNAL}.{name}") } else { name.to_owned() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -229,6 +244,9 @@ impl ViewSchema {
     /// The definition in force of a built-in view.
     pub(crate) async fn definition(&self, name: &str) -> Result<Option<Cow<'static, str>>> {
         let Some(view) = views::find(name, self.internal) else { return Ok(None) };
+        if let Some(text) = self.definitions.get(&shown(self.internal, name)) {
+            return Ok(Some(Cow::Owned(text.clone())));
+        }
         let sql = match view.definition {
             Definition::One(sql) => Cow::Borrowed(sql),
             Definition::Asked(sql, question, otherwise) => {

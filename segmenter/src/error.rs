@@ -1,12 +1,12 @@
 //! What can go wrong in a SQL session, and what the caller should do about it.
 
-use std::sync::Arc;
-
 use datafusion::error::DataFusionError;
 use dressage_schemas::ErrorKind;
 use thiserror::Error;
 
 use crate::lake::SourceError;
+
+pub(crate) use crate::engine_error::{Limits, unknown_table};
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -22,6 +22,26 @@ pub enum Error {
         #[source]
         source: Box<DataFusionError>,
     },
+    /// A column that none of the tables of a query has.
+    #[error("there is no column `{column}`{}", advice(.near.as_deref(), .known))]
+    UnknownColumn {
+        /// As written.
+        column: String,
+        /// The one that it looks like.
+        near: Option<String>,
+        /// Columns that there are.
+        known: String,
+    },
+    /// A table that is not there.
+    #[error("there is no table `{table}`{}", advice(.near.as_deref(), .known))]
+    UnknownTable {
+        /// As written.
+        table: String,
+        /// The one that it looks like.
+        near: Option<String>,
+        /// Tables that there are.
+        known: String,
+    },
     /// A well-formed query met a value that it cannot work with (a failed cast, a division by zero).
     #[error("the query failed on the data")]
     Execution {
@@ -31,24 +51,27 @@ pub enum Error {
     },
     /// The query wanted more memory than the session may use, and could not spill.
     #[error(
-        "the query reached memory_limit ({limit_bytes} bytes): raise it (--memory-limit), select fewer columns, or \
-         filter before joining"
+        "the query reached memory_limit, which is {}: raise it (--memory-limit, or sql.memory_limit in the settings), \
+         select fewer columns, or filter before joining",
+        bytes_text(*.limit_bytes)
     )]
     MemoryLimit {
         /// The limit.
         limit_bytes: u64,
-        /// Which operators held the memory.
-        #[source]
-        source: Box<DataFusionError>,
+        /// Which operators held the memory, in the engine's words; no part of the message.
+        engine: Box<DataFusionError>,
     },
     /// The query spilled more to disk than the session may.
-    #[error("the query reached spill_limit ({limit_bytes} bytes on disk): raise it, or filter before sorting")]
+    #[error(
+        "the query reached spill_limit, which is {} of disk: filter before sorting, or raise memory_limit \
+         (--memory-limit), so that less is spilled",
+        bytes_text(*.limit_bytes)
+    )]
     SpillLimit {
         /// The limit.
         limit_bytes: u64,
-        /// What the engine says.
-        #[source]
-        source: Box<DataFusionError>,
+        /// What the engine says; no part of the message.
+        engine: Box<DataFusionError>,
     },
     /// The query ran longer than the session allows; it was cancelled.
     #[error(
@@ -93,6 +116,14 @@ pub enum Error {
         value: String,
         /// What it could be.
         expected: &'static str,
+    },
+    /// A limit of the session, set like a variable.
+    #[error("{key} is a limit, not a variable that views read: use {instead}")]
+    NotAVariable {
+        /// The limit.
+        key: String,
+        /// What changes it.
+        instead: &'static str,
     },
     /// A setting whose name is nearly one of ours.
     #[error("there is no setting `{key}`: did you mean `{near}`? A variable of your own needs a name less like it")]
@@ -187,6 +218,24 @@ pub enum Error {
         trajectory_id: String,
         /// What does not fit.
         problem: String,
+    },
+    /// No plan has such an id.
+    #[error("there is no plan whose id begins with `{plan}`: {known}")]
+    PlanMissing {
+        /// As asked for.
+        plan: String,
+        /// Plans that there are, and how to list them.
+        known: String,
+    },
+    /// Several plans have an id that begins so.
+    #[error("{count} plans have an id that begins with `{plan}`: give more of it ({known})")]
+    PlanAmbiguous {
+        /// As asked for.
+        plan: String,
+        /// How many.
+        count: usize,
+        /// Their ids.
+        known: String,
     },
     /// What is stored of a plan contradicts itself.
     #[error("plan {plan_id} is damaged: {problem}; run `dressage store check`, or plan again")]
@@ -295,10 +344,18 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A plan that goes on after others would be empty: they have all that there is.
+    #[error("nothing is left to plan: the plans before have all that there is (trajectories: {n_trajectories})")]
+    AllPlanned {
+        /// Trajectories that have samples.
+        n_trajectories: u64,
+    },
     /// What a plan holds in memory is more than the session may use.
     #[error(
-        "the plan reached memory_limit ({limit_bytes} bytes) with {needed_bytes} bytes of samples and steps: raise it \
-         (--memory-limit), or plan one run or fewer trajectories at once"
+        "the plan reached memory_limit, which is {}, with {} of samples and steps: raise it (--memory-limit, or \
+         sql.memory_limit in the settings), or plan one run or fewer trajectories at once",
+        bytes_text(*.limit_bytes),
+        bytes_text(*.needed_bytes)
     )]
     PlanMemory {
         /// Held so far.
@@ -343,6 +400,11 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidQuery { .. }
+            | Self::UnknownColumn { .. }
+            | Self::UnknownTable { .. }
+            | Self::NotAVariable { .. }
+            | Self::PlanAmbiguous { .. }
+            | Self::AllPlanned { .. }
             | Self::Execution { .. }
             | Self::ReadOnly { .. }
             | Self::StatementCount { .. }
@@ -362,12 +424,20 @@ impl Error {
             | Self::BadAdvantage { .. }
             | Self::RepeatedSample { .. }
             | Self::Encode { .. } => ErrorKind::Invalid,
-            Self::Attach { .. } | Self::RunMissing { .. } | Self::ReadSql { .. } => ErrorKind::NotFound,
+            Self::Attach { .. } | Self::RunMissing { .. } | Self::ReadSql { .. } | Self::PlanMissing { .. } => {
+                ErrorKind::NotFound
+            }
             Self::MemoryLimit { .. } | Self::SpillLimit { .. } | Self::TimeLimit { .. } | Self::PlanMemory { .. } => {
                 ErrorKind::Exhausted
             }
             Self::Store { source } => source.kind,
-            Self::Output { .. } | Self::Start { .. } => ErrorKind::Unavailable,
+            Self::Output { source } => match source.kind() {
+                std::io::ErrorKind::StorageFull
+                | std::io::ErrorKind::QuotaExceeded
+                | std::io::ErrorKind::FileTooLarge => ErrorKind::Exhausted,
+                _ => ErrorKind::Unavailable,
+            },
+            Self::Start { .. } => ErrorKind::Unavailable,
             Self::Assemble { .. }
             | Self::PlanDamaged { .. }
             | Self::SampleMismatch { .. }
@@ -387,77 +457,21 @@ impl Error {
     }
 }
 
-/// The limits that an engine error may name.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) memory_limit_bytes: u64,
-    pub(crate) spill_limit_bytes: u64,
-}
-
-impl Limits {
-    /// Sorts an engine error into one of ours.
-    pub(crate) fn classify(&self, error: DataFusionError) -> Error {
-        let error = unwrapped(error);
-        match error {
-            DataFusionError::External(inner) => match inner.downcast::<SourceError>() {
-                Ok(source) => Error::Store { source: *source },
-                // what a view said while it was being looked up
-                Err(inner) if inner.is::<Error>() => match inner.downcast::<Error>() {
-                    Ok(error) => *error,
-                    Err(inner) => Error::Execution { source: Box::new(DataFusionError::External(inner)) },
-                },
-                Err(inner) => Error::Execution { source: Box::new(DataFusionError::External(inner)) },
-            },
-            // the engine has one variant for both limits and only its text tells them apart
-            DataFusionError::ResourcesExhausted(ref text) if text.contains("disk space") => {
-                Error::SpillLimit { limit_bytes: self.spill_limit_bytes, source: Box::new(error) }
-            }
-            DataFusionError::ResourcesExhausted(_) => {
-                Error::MemoryLimit { limit_bytes: self.memory_limit_bytes, source: Box::new(error) }
-            }
-            DataFusionError::SQL(..)
-            | DataFusionError::Plan(_)
-            | DataFusionError::SchemaError(..)
-            | DataFusionError::NotImplemented(_)
-            | DataFusionError::Configuration(_)
-            | DataFusionError::Diagnostic(..)
-            | DataFusionError::Collection(_) => Error::InvalidQuery { source: Box::new(error) },
-            DataFusionError::Internal(_) | DataFusionError::Substrait(_) | DataFusionError::ExecutionJoin(_) => {
-                Error::Internal { source: Box::new(error) }
-            }
-            _ => Error::Execution { source: Box::new(error) },
-        }
+/// What a name that is not known was meant to be, or could be.
+fn advice(near: Option<&str>, known: &str) -> String {
+    match near {
+        Some(near) => format!(": did you mean `{near}`?"),
+        None if known.is_empty() => String::new(),
+        None => format!("; there are {known}"),
     }
 }
 
-/// Takes the wrappers off that say where an error passed through, not what it is.
-fn unwrapped(error: DataFusionError) -> DataFusionError {
-    match error {
-        DataFusionError::Context(_, inner) => unwrapped(*inner),
-        DataFusionError::Shared(inner) => match Arc::try_unwrap(inner) {
-            Ok(inner) => unwrapped(inner),
-            Err(inner) => match inner.find_root() {
-                DataFusionError::ResourcesExhausted(text) => DataFusionError::ResourcesExhausted(text.clone()),
-                DataFusionError::External(source) => match source.downcast_ref::<SourceError>() {
-                    Some(source) => DataFusionError::External(Box::new(source.clone())),
-                    None => DataFusionError::Shared(inner),
-                },
-                _ => DataFusionError::Shared(inner),
-            },
-        },
-        DataFusionError::External(inner) => match inner.downcast::<DataFusionError>() {
-            Ok(inner) => unwrapped(*inner),
-            Err(inner) => DataFusionError::External(inner),
-        },
-        DataFusionError::ArrowError(inner, backtrace) => match *inner {
-            arrow::error::ArrowError::ExternalError(source) => match source.downcast::<DataFusionError>() {
-                Ok(source) => unwrapped(*source),
-                Err(source) => {
-                    DataFusionError::ArrowError(Box::new(arrow::error::ArrowError::ExternalError(source)), backtrace)
-                }
-            },
-            other => DataFusionError::ArrowError(Box::new(other), backtrace),
-        },
-        other => other,
+/// A size as a person writes one: `512 MiB`.
+fn bytes_text(n: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.into_iter().find(|(shift, _)| n >= 1 << shift) {
+        Some((shift, unit)) if n.is_multiple_of(1 << shift) => format!("{} {unit}", n >> shift),
+        Some((shift, unit)) => format!("{:.1} {unit}", n as f64 / (1_u64 << shift) as f64),
+        None => format!("{n} bytes"),
     }
 }

@@ -23,7 +23,7 @@ use dressage_storage::Snapshot;
 use tokio::runtime::Handle;
 
 use crate::catalog::{CATALOG, Catalog, INTERNAL, Origin, PUBLIC, Planner};
-use crate::error::{Error, Limits, Result};
+use crate::error::{Error, Limits, Result, unknown_table};
 use crate::functions;
 use crate::lake::{LakeSource, ResidentLake};
 use crate::pushdown::FilterBelowKeyedWindow;
@@ -31,6 +31,7 @@ use crate::query::{Clock, Job, QueryStream};
 use crate::runtime::CpuRuntime;
 use crate::settings::{SessionSettings, Variables};
 use crate::statement::{self, Action, Statement};
+use crate::stream::StoredPlan;
 use crate::training::Role;
 
 /// Keys that an error about a user's estimator or filter names at most.
@@ -84,8 +85,31 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn over(source: Arc<dyn LakeSource>, settings: SessionSettings) -> Result<Self> {
-        settings.check()?;
         let variables = Variables::new(&settings.set)?;
+        Self::start(source, settings, variables, BTreeMap::new())
+    }
+
+    /// Opens a session in which the views are those that a plan was made by, over the versions that it pins: what its
+    /// `sql` names stands for the built-in definition and for the files of its estimator and filter, and its variables
+    /// are set. `settings.set` is not looked at.
+    ///
+    /// # Errors
+    /// As [`over`](Self::over).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn as_planned(plan: &StoredPlan, settings: SessionSettings) -> Result<Self> {
+        let variables = Variables::as_stored(plan.variables());
+        Self::start(Arc::new(plan.pinned().clone()), settings, variables, plan.sql().clone())
+    }
+
+    fn start(
+        source: Arc<dyn LakeSource>,
+        settings: SessionSettings,
+        variables: Variables,
+        definitions: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        settings.check()?;
         let cpu = CpuRuntime::new(settings.partitions())
             .map_err(|e| Error::Start { source: Box::new(DataFusionError::IoError(e)) })?;
         let pool = FairSpillPool::new(usize::try_from(settings.memory_limit_bytes).unwrap_or(usize::MAX));
@@ -100,7 +124,7 @@ impl Session {
             .build_arc()
             .map_err(|e| Error::Start { source: Box::new(e) })?;
         let source = Arc::new(ResidentLake::over(source, settings.resident_bytes_max));
-        let catalog = Arc::new(Catalog::new(source, variables.clone(), Handle::current()));
+        let catalog = Arc::new(Catalog::new(source, variables.clone(), definitions, Handle::current()));
         let state = SessionStateBuilder::new()
             .with_config(engine_config(&settings))
             .with_runtime_env(runtime)
@@ -232,7 +256,10 @@ impl Session {
         }
         let invalid = |source| Error::View { name: name.to_owned(), source: Box::new(source) };
         let text = query.to_string();
-        let plan = self.context.state().statement_to_plan(query).await.map_err(invalid)?;
+        let plan = self.context.state().statement_to_plan(query).await.map_err(|e| match self.unplanned(e) {
+            Error::InvalidQuery { source } => Error::View { name: name.to_owned(), source },
+            known => known,
+        })?;
         read_only().verify_plan(&plan).map_err(invalid)?;
         self.catalog.public().put(name.to_owned(), Origin::View, Arc::new(ViewTable::new(plan, Some(text))));
         Ok(())
@@ -242,12 +269,21 @@ impl Session {
         let state = self.context.state();
         let limits = self.limits();
         let mut clock = Clock::new(self.settings.time_limit_ms);
-        let plan = clock.wait(state.statement_to_plan(query)).await?.map_err(|e| limits.classify(e))?;
+        let plan = clock.wait(state.statement_to_plan(query)).await?.map_err(|e| self.unplanned(e))?;
         read_only().verify_plan(&plan).map_err(|e| limits.classify(e))?;
         self.check_user_sql(&plan).await?;
         let frugal = frugal(&state, &self.settings);
         let job = Job { state, frugal, plan, row_limit: self.settings.row_limit };
         QueryStream::start(&self.cpu, job, limits, clock).await
+    }
+
+    /// Why a query does not plan; a table that is not there with the one that may be meant.
+    fn unplanned(&self, error: DataFusionError) -> Error {
+        let error = self.limits().classify(error);
+        match unknown_table(&error, &self.table_names()) {
+            Some(unknown) => unknown,
+            None => error,
+        }
     }
 
     /// Looks at the rows of the user's estimator and filter, the first time that a query depends on them.

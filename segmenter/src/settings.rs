@@ -107,6 +107,11 @@ impl Variables {
         Ok(variables)
     }
 
+    /// Variables as a plan stores them. They were right when it was made, and name a file only as `file`.
+    pub(crate) fn as_stored(values: &BTreeMap<String, String>) -> Self {
+        Self(Arc::new(RwLock::new(State { values: values.clone(), files: Vec::new() })))
+    }
+
     /// The value in force of a variable: as set, or the default of a setting of ours.
     pub fn get(&self, key: &str) -> Option<String> {
         let values = &self.read().values;
@@ -122,7 +127,7 @@ impl Variables {
     ///
     /// # Errors
     /// [`Error::InvalidName`] for a key that SQL could not name, [`Error::UnknownSetting`] for one that is nearly a
-    /// setting of ours, [`Error::InvalidSetting`] for a value that a setting of ours cannot have, and whatever is wrong
+    /// setting of ours, [`Error::NotAVariable`] for a limit of the session, [`Error::InvalidSetting`] for a value that a setting of ours cannot have, and whatever is wrong
     /// with the file that `estimator` or `filter` names.
     pub fn set(&self, key: &str, value: Option<&str>) -> Result<()> {
         if !is_plain_name(key) {
@@ -130,6 +135,7 @@ impl Variables {
         }
         let known = training::find(key);
         if known.is_none() {
+            training::refuse_limit(key)?;
             training::refuse_near_miss(key)?;
         }
         let role = Role::ALL.into_iter().find(|role| role.setting() == key);

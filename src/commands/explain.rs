@@ -15,11 +15,12 @@ use super::Context;
 use super::batches::{PlanArgs, since};
 use super::store_access::block_on;
 use crate::failure::Outcome;
-use crate::output::{self, Paint, bytes_text, grouped};
+use crate::output::{self, Paint, bytes_text, counted, grouped};
 
 /// Show where a train step of a plan came from, and what reading it takes
 ///
-/// Runs the query of the plan's samples again, on the versions that the plan pins and under its settings, and reads
+/// Runs the query of the plan's samples again, on the versions that the plan pins, under its settings and with the views
+/// as they were then: all of them, and what the files of its estimator and filter said, are stored with the plan. Reads
 /// the micro-batches of every rank once. Nothing is written.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -57,7 +58,7 @@ struct Explained {
     snapshot_id: i64,
     versions: serde_json::Value,
     settings: serde_json::Value,
-    /// None where it cannot run again, such as without the file of its estimator.
+    /// None where it cannot run again, such as within another memory limit.
     query: Option<QueryRun>,
     #[serde(skip_serializing_if = "Option::is_none")]
     query_problem: Option<String>,
@@ -69,6 +70,8 @@ struct Explained {
 #[derive(Debug, Serialize)]
 struct QueryRun {
     text: &'static str,
+    /// Which of estimator and filter were files: what they said is run as the plan stores it.
+    stored_files: Vec<String>,
     n_rows: u64,
     /// Rows of this train step.
     n_rows_of_train_step: u64,
@@ -173,17 +176,12 @@ async fn run_query(
     plan: &StoredPlan,
     planned: &HashMap<(i64, i32), f64>,
 ) -> Result<QueryRun> {
-    // a plan keeps what such a file said, not where it lay
-    if let Some((name, _)) = plan.variables().iter().find(|(_, value)| *value == "file") {
-        anyhow::bail!("its {name} was a file; --sql prints what it said");
-    }
     let settings = context.layers.settings()?;
-    let session = Session::open(
-        plan.pinned().clone(),
+    let session = Session::as_planned(
+        plan,
         SessionSettings {
             memory_limit_bytes: settings.sql.memory_limit.0,
             time_limit_ms: Some(settings.sql.time_limit.as_millis()),
-            set: plan.variables().clone(),
             ..SessionSettings::default()
         },
     )?;
@@ -204,8 +202,11 @@ async fn run_query(
         }
     }
     let read = since(lake.io_stats().await?, before);
+    // where a file lay is no part of a plan, what it said is
+    let files = plan.variables().iter().filter(|(_, value)| *value == "file").map(|(name, _)| name.clone()).collect();
     Ok(QueryRun {
         text: QUERY,
+        stored_files: files,
         n_rows,
         n_rows_of_train_step,
         n_rows_as_planned,
@@ -268,16 +269,20 @@ fn shown(e: &Explained, with_sql: bool, paint: Paint) -> String {
 }
 
 fn query_text(q: &QueryRun) -> String {
-    format!(
-        "  {} rows, {} of this train step, {} of them with the planned advantage\n  read {} in {} requests, {:.3} s; \
-         spilled {} in {} files\n\n",
-        grouped(q.n_rows),
+    let mut text = String::new();
+    for name in &q.stored_files {
+        text.push_str(&format!("  its {name} was a file: run as the plan stores it (--sql prints it)\n"));
+    }
+    text.push_str(&format!(
+        "  {}, {} of this train step, {} of them with the planned advantage\n  read {} in {}, {:.3} s; spilled {} in {}\n\n",
+        counted(q.n_rows, "row"),
         grouped(q.n_rows_of_train_step),
         grouped(q.n_rows_as_planned),
         bytes_text(q.read_bytes),
-        grouped(q.read_requests),
+        counted(q.read_requests, "request"),
         q.seconds,
         bytes_text(q.spills.bytes),
-        grouped(q.spills.count),
-    )
+        counted(q.spills.count, "file"),
+    ));
+    text
 }

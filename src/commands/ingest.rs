@@ -15,7 +15,7 @@ use super::Context;
 use super::store_access::block_on;
 use crate::failure::Outcome;
 use crate::interrupt;
-use crate::output::{Output, bytes_text, grouped};
+use crate::output::{Output, bytes_text, counted, grouped};
 use crate::settings::{ByteCount, Settings, TimeSpan, key_value, set};
 
 /// Read rollouts into the store
@@ -104,7 +104,7 @@ pub(crate) fn run(mut context: Context, args: &IngestArgs) -> Result<Outcome> {
         let stop = interrupt::listen(output, "stopping: committing what was read (once more ends it at once)", None);
         let report = dressage_ingest::ingest(&lake, wanted, &bar, stop.asked()).await;
         bar.finish();
-        Ok(report?)
+        report.map_err(goes_on)
     })?;
     if output.json {
         output.json(&report)?;
@@ -129,6 +129,19 @@ pub(crate) fn run(mut context: Context, args: &IngestArgs) -> Result<Outcome> {
         return Ok(Outcome::Stopped);
     }
     Ok(if report.quarantined > 0 { Outcome::Quarantined } else { Outcome::Done })
+}
+
+/// An error that is not about the command says what became of what was read before it.
+fn goes_on(error: dressage_ingest::Error) -> anyhow::Error {
+    let mendable = matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::Unavailable | ErrorKind::Conflict);
+    let error = anyhow::Error::from(error);
+    if !mendable {
+        return error;
+    }
+    error.context(
+        "the ingest stopped before the end: what was committed is in the store; once the cause is mended, the same \
+         command goes on from there",
+    )
 }
 
 fn ingest_settings(settings: &Settings, args: &IngestArgs) -> IngestSettings {
@@ -198,7 +211,7 @@ impl Progress for Bar {
             bar.set_length(total);
         }
         bar.set_position(now.bytes_done);
-        let mut message = format!("{} trajectories", grouped(now.trajectories));
+        let mut message = counted(now.trajectories, "trajectory");
         if now.quarantined > 0 {
             message.push_str(&format!(", {} quarantined", grouped(now.quarantined)));
         }
@@ -253,8 +266,4 @@ fn shell_word(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
     }
-}
-
-fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }

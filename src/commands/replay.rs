@@ -12,7 +12,7 @@ use super::Context;
 use super::batches::{PlanArgs, Told, train_steps};
 use super::store_access::block_on;
 use crate::failure::Outcome;
-use crate::output::{self, grouped};
+use crate::output::{self, counted, grouped};
 
 /// Make the micro-batches of a plan again, and compare them with what was streamed
 ///
@@ -80,16 +80,17 @@ pub(crate) fn run(context: &Context, args: &ReplayArgs) -> Result<Outcome> {
     }
     if report.n_different > 0 {
         context.output.note(&format!(
-            "error: {} of {} micro-batches are not what was streamed first; run `dressage store check`",
+            "error: {} of {} {} not what was streamed first; run `dressage store check`",
             grouped(report.n_different as u64),
-            grouped(report.micro_batches.len() as u64)
+            counted(report.micro_batches.len() as u64, "micro-batch"),
+            if report.n_different == 1 { "is" } else { "are" },
         ));
         return Ok(Outcome::Findings);
     }
     if report.n_not_recorded > 0 {
         context.output.note(&format!(
-            "{} micro-batches were never streamed: there is nothing to compare them with",
-            grouped(report.n_not_recorded as u64)
+            "{} never streamed: there is nothing to compare with",
+            counted(report.n_not_recorded as u64, "micro-batch")
         ));
     }
     Ok(Outcome::Done)

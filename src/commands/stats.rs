@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::ls::FilterArgs;
-use super::store_access::{QueryArgs, block_on};
+use super::store_access::{NAMED, QueryArgs, block_on, note_unknown};
 use crate::failure::Outcome;
 use crate::output::{self, Paint, grouped};
 use crate::rows::{self, Row};
@@ -60,6 +60,7 @@ pub(crate) fn run(mut context: Context, args: &StatsArgs) -> Result<Outcome> {
         let snapshot = context.open_snapshot(&settings, args.query.as_of.as_deref()).await?;
         let wanted = super::store_access::session_settings(&settings, &args.query);
         let session = Session::open(snapshot.clone(), wanted)?;
+        note_unknown(context.output, &session, &NAMED).await;
         let mut stats = collect(&session, &args.filter.sql()).await?;
         if !args.no_bytes {
             stats.columns = column_sizes(&snapshot).await?;
@@ -133,16 +134,17 @@ fn page(stats: &Stats, paint: Paint) -> String {
     let mut out = String::new();
     let n = |row: &Row, column: &str| grouped(row.int(column).unwrap_or(0));
     let t = &stats.totals;
+    let many = |column: &str, what: &str| output::counted(t.int(column).unwrap_or(0), what);
     out.push_str(&format!(
-        "{}; runs {}, instances {}, groups {}\n{} segments, {} steps, {} messages, {} tokens, {} of them trained\n",
-        paint.bold(&format!("{} trajectories", n(t, "trajectories"))),
+        "{}; runs {}, instances {}, groups {}\n{}, {}, {}, {}, {} of them trained\n",
+        paint.bold(&many("trajectories", "trajectory")),
         n(t, "runs"),
         n(t, "instances"),
         n(t, "groups"),
-        n(t, "segments"),
-        n(t, "steps"),
-        n(t, "messages"),
-        n(t, "tokens"),
+        many("segments", "segment"),
+        many("steps", "step"),
+        many("messages", "message"),
+        many("tokens", "token"),
         n(t, "trained_tokens"),
     ));
     if t.int("trajectories") == Some(0) && stats.quarantine.is_empty() {

@@ -5,12 +5,14 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use dressage_segmenter::{Session, SessionSettings};
+use dressage_segmenter::{Session, SessionSettings, nearest};
 use dressage_storage::maintain::{FindingStatus, doctor};
 use dressage_storage::{AsOf, Lake, Snapshot, StoreSettings};
 
 use super::Context;
 use crate::failure::Failure;
+use crate::output::Output;
+use crate::rows::{self, literal};
 use crate::settings::{ByteCount, Settings, TimeSpan, key_value, set};
 
 /// How a question is asked: what every command that reads takes.
@@ -83,6 +85,7 @@ impl Context {
 
     /// The same, for a command that takes several estimators.
     pub(crate) fn reading_settings(&mut self, args: &QueryArgs) -> Result<Settings> {
+        refuse_twice(args)?;
         self.layers.flag("sql.memory_limit", "--memory-limit", args.memory_limit)?;
         self.layers.flag("sql.time_limit", "--time-limit", args.time_limit)?;
         self.layers.flag("sql.tokenizer", "--tokenizer", args.tokenizer.as_ref())?;
@@ -110,8 +113,67 @@ impl Context {
     /// A SQL session over the store as the arguments say.
     pub(crate) async fn open_session(&self, settings: &Settings, args: &QueryArgs) -> Result<Session> {
         let snapshot = self.open_snapshot(settings, args.as_of.as_deref()).await?;
-        Ok(Session::open(snapshot, session_settings(settings, args))?)
+        let session = Session::open(snapshot, session_settings(settings, args))?;
+        note_unknown(self.output, &session, &NAMED).await;
+        Ok(session)
     }
+}
+
+/// Variables that narrow what is seen to a name, with the table and column that have the names.
+pub(crate) const NAMED: [(&str, &str, &str); 2] =
+    [("run", "stored.trajectories", "run_id"), ("grader", "stored.rewards", "grader")];
+
+/// Names that a note lists at most.
+const NAMES_SHOWN: usize = 8;
+
+/// Says where a run or grader that was asked for is not in the store: no rows would look like an answer.
+pub(crate) async fn note_unknown(output: Output, session: &Session, named: &[(&str, &str, &str)]) {
+    if output.quiet {
+        return;
+    }
+    let variables = session.variables();
+    for (variable, table, column) in named {
+        let Some(asked) = variables.get(*variable) else { continue };
+        // a store that cannot be asked says so when it is asked what the user wants to know
+        if let Ok(Some(note)) = unknown(session, asked, (variable, table, column)).await {
+            output.note(&note);
+        }
+    }
+}
+
+async fn unknown(session: &Session, asked: &str, (what, table, column): (&str, &str, &str)) -> Result<Option<String>> {
+    let here = format!("SELECT {column} FROM {table} WHERE {column} = {} LIMIT 1", literal(asked));
+    if !rows::rows(session, &here).await?.is_empty() {
+        return Ok(None);
+    }
+    let all = format!("SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY {column}");
+    let names: Vec<String> =
+        rows::rows(session, &all).await?.iter().filter_map(|row| row.text(column).map(str::to_owned)).collect();
+    let instead = match nearest(asked, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if names.is_empty() => format!("it has no {what} at all"),
+        None => {
+            let more = if names.len() > NAMES_SHOWN { ", …" } else { "" };
+            format!("it has {}{more}", names[..names.len().min(NAMES_SHOWN)].join(", "))
+        }
+    };
+    Ok(Some(format!("note: no {what} `{asked}` is in this store: {instead}")))
+}
+
+/// Refuses what a flag and `--set` both say: one of them would be ignored.
+fn refuse_twice(args: &QueryArgs) -> Result<()> {
+    let flags = [
+        ("run", args.run.is_some()),
+        ("estimator", !args.estimator.is_empty()),
+        ("filter", args.filter.is_some()),
+        ("tokenizer", args.tokenizer.is_some()),
+    ];
+    for (name, _) in flags.into_iter().filter(|(_, given)| *given) {
+        if args.variables.iter().any(|(variable, _)| variable == name) {
+            return Err(Failure::invalid(format!("--{name} and --set {name}=… say the same thing: leave one out")));
+        }
+    }
+    Ok(())
 }
 
 /// Settings of the SQL room: ours, and the variables given with `--set`, `--run` and `--tokenizer`.

@@ -1,20 +1,24 @@
 //! `dressage synth`: rollouts made up to order.
 
-use std::fs::File;
-use std::io::stdout;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
-use dressage_ingest::synth::{SynthFormat, SynthSettings, synth};
+use dressage_ingest::synth::{SynthFormat, SynthReport, SynthSettings, synth};
 
 use super::Context;
+use super::store_access::block_on;
+use crate::destination::{self, Destination, is_stdout};
 use crate::failure::Outcome;
-use crate::output::{bytes_text, grouped};
+use crate::interrupt;
+use crate::output::{bytes_text, counted};
+
+const STOPPING: &str = "stopping: what was made is thrown away, and what was there before stays";
 
 /// Make up rollouts, as a load for tests and benchmarks
 ///
-/// The same seed gives the same bytes, and a longer load begins with the shorter one.
+/// The same seed gives the same bytes, and a longer load begins with the shorter one. The file is there with everything in
+/// it or not at all: after a failure or Ctrl-C (exit code 130) an older one is as it was.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -141,24 +145,41 @@ pub(crate) fn run(context: &Context, args: &SynthArgs) -> Result<Outcome> {
         Some(LoadFormat::Parquet) => SynthFormat::Parquet,
         None => SynthFormat::of_name(&args.path.to_string_lossy()),
     };
-    let to_stdout = args.path.as_os_str() == "-";
-    let report = if to_stdout {
-        synth(&settings, format, stdout())?
-    } else {
-        let file = File::create(&args.path).with_context(|| format!("cannot write {}", args.path.display()))?;
-        synth(&settings, format, file)?
-    };
+    let to_stdout = is_stdout(&args.path);
+    let out = Destination::create_binary(&args.path)?;
+    let made = block_on(async {
+        let stop = interrupt::listen(context.output, STOPPING, destination::patience(&args.path));
+        let halt = out.halt();
+        let mut making = tokio::task::spawn_blocking(move || make(&settings, format, out));
+        tokio::select! {
+            made = &mut making => made?.map(Some),
+            () = stop.asked() => {
+                halt.set();
+                // its next write fails, and what it holds goes with it
+                let _ = making.await;
+                Ok(None)
+            }
+        }
+    })?;
+    let Some(report) = made else { return Ok(Outcome::Stopped) };
     // standard output may be the load itself
     if context.output.json && !to_stdout {
         context.output.json(&report)?;
     } else {
         context.output.note(&format!(
-            "made {} trajectories, {} segments, {} tokens: {}",
-            grouped(report.trajectories),
-            grouped(report.segments),
-            grouped(report.tokens),
+            "made {}, {}, {}: {}",
+            counted(report.trajectories, "trajectory"),
+            counted(report.segments, "segment"),
+            counted(report.tokens, "token"),
             bytes_text(report.bytes)
         ));
     }
     Ok(Outcome::Done)
+}
+
+fn make(settings: &SynthSettings, format: SynthFormat, mut out: Destination) -> Result<SynthReport> {
+    let witness = out.witness();
+    let report = witness.judge(synth(settings, format, &mut out).map_err(Into::into))?;
+    out.keep()?;
+    Ok(report)
 }

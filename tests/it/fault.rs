@@ -142,6 +142,7 @@ fn a_file_that_cannot_grow_stops_an_ingest_with_an_error_and_the_rerun_completes
     let finished = dressage.clone().with_files_bytes_max(200_000).run(&args).expect("runs");
     assert!(matches!(finished.code, Some(6 | 7)), "refused by the disk, not crashed: {finished:?}");
     assert!(finished.stderr.to_lowercase().contains("too large"), "says what the disk said:\n{}", finished.stderr);
+    assert!(finished.stderr.contains("the same command goes on from there"), "says how to go on:\n{}", finished.stderr);
     visible_whole(&dressage, "big", &workload).expect("whole");
     dressage.run(&args).and_then(|f| f.expect_code(0).map(drop)).expect("completes once there is room");
     complete(&dressage, "big", &workload).expect("complete");

@@ -14,7 +14,7 @@ use crate::importer::{
 use crate::importers::columns;
 use crate::json;
 use crate::prepare::Preparer;
-use crate::records::{each_record, excerpt, settle};
+use crate::records::{each_record, excerpt, nuls, settle};
 use crate::report::Counts;
 use crate::rule;
 use crate::source::SourceFailed;
@@ -136,6 +136,9 @@ fn read_session(
 
 /// The rejection of a line over the limit.
 pub(crate) fn too_long(shared: &Shared, head: Vec<u8>, byte_offset: u64, byte_length: u64, line: u64) -> Rejected {
+    if head.iter().all(|byte| *byte == 0) {
+        return nuls(byte_offset, byte_length, line);
+    }
     let limit = shared.settings.record_bytes_max();
     let reason = format!(
         "a line of {byte_length} bytes; line_bytes_max and memory_limit_bytes together allow {limit}; raise them to read it"

@@ -7,6 +7,7 @@ use futures::TryStreamExt;
 
 use crate::error::{Error, Result};
 use crate::lake::SourceError;
+use crate::plan_id::find_plan;
 
 /// Trajectories, by key.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +32,7 @@ impl Trained {
         let mut next = Some(plan.to_owned());
         // ends: a plan's id is a hash over that of the one before it
         while let Some(id) = next {
-            let plan = plans::find(lake, &id).await.map_err(failed)?;
+            let plan = find_plan(lake, &id).await?;
             let columns = Some(vec!["trajectory_key".to_owned()]);
             let mut rows = plans::scan_batches(lake, &plan, columns, None).await.map_err(failed)?;
             while let Some(batch) = rows.try_next().await.map_err(failed)? {

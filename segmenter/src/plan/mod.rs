@@ -124,7 +124,7 @@ impl<'a> Planner<'a> {
     /// Makes the plan.
     ///
     /// # Errors
-    /// `Invalid` where nothing is there to be planned, `Exhausted` naming the limit of memory, what the store says.
+    /// `Invalid` where nothing is there to be planned ([`Error::AllPlanned`] where the plans before have all of it), `Exhausted` naming the limit of memory, what the store says.
     pub async fn plan(&self) -> Result<Plan> {
         let settings = &self.identity.plan;
         let at_once = self.is_small();
@@ -265,14 +265,16 @@ fn check_memory(held_bytes: usize, limit_bytes: u64) -> Result<()> {
 /// Why there is no train step.
 fn nothing(samples: &Samples, steps: &Steps, dropped: &[Dropped], settings: &PlanSettings) -> Error {
     let reason = if steps.remainder_groups > 0 {
+        let (there, it) = match steps.remainder_trajectories.len() {
+            1 => ("1 trajectory that is there does".to_owned(), "it"),
+            n => (format!("{n} trajectories that are there do"), "them"),
+        };
         format!(
-            "the {} trajectories that are there do not fill a train step of {}, and --remainder carry leaves them for \
-             later",
-            steps.remainder_trajectories.len(),
+            "the {there} not fill a train step of {}, and --remainder carry leaves {it} for later",
             settings.global_batch_size
         )
     } else if samples.already_trained > 0 {
-        format!("all {} trajectories are in the plans before", samples.already_trained)
+        return Error::AllPlanned { n_trajectories: samples.already_trained };
     } else if dropped.is_empty() {
         "there are no trajectories".to_owned()
     } else {

@@ -9,7 +9,7 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Float64Type, Int32Type, Int64Type, UInt64Type};
 use dressage_schemas::Table;
 use dressage_schemas::tables::plans::PlanRow;
-use dressage_storage::{Lake, ScanOptions, Snapshot, plans};
+use dressage_storage::{Lake, ScanOptions, Snapshot};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
@@ -17,6 +17,7 @@ use serde::Deserialize;
 use super::window::Slot;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
+use crate::plan_id::find_plan;
 
 /// A table of so many trajectories is read through, beside the samples: to look its rows up it would have to wait for them.
 const NAMES_READ_MAX: usize = 32_768;
@@ -86,7 +87,8 @@ impl StoredPlan {
     /// # Errors
     /// `NotFound` where there is none or its versions are gone, `Invalid` where several begin so.
     pub async fn open(lake: &Lake, id: &str) -> Result<Self> {
-        let (row, newest) = tokio::try_join!(plans::find(lake, id), lake.snapshot(None)).map_err(Error::storage)?;
+        let newest = async { lake.snapshot(None).await.map_err(Error::storage) };
+        let (row, newest) = tokio::try_join!(find_plan(lake, id), newest)?;
         let versions: BTreeMap<String, u64> = json(&row, "versions", &row.versions)?;
         let versions = versions.iter().filter_map(|(name, version)| Some((Table::parse(name)?, *version))).collect();
         let pinned = lake.snapshot_of(versions).await.map_err(Error::storage)?;

@@ -3,7 +3,7 @@
 mod settings;
 mod user_sql;
 
-pub(crate) use settings::{AGGREGATIONS, ESTIMATORS, KNOWN, default_of, find, refuse_near_miss};
+pub(crate) use settings::{AGGREGATIONS, ESTIMATORS, KNOWN, default_of, find, refuse_limit, refuse_near_miss};
 pub(crate) use user_sql::{Role, UserFile, UserSql, unrepeatable};
 
 use crate::error::Error;

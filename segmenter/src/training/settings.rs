@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
+use crate::nearest::edit_distance;
 
 /// Estimators that ship, each a file of `sql/estimators/`.
 pub(crate) const ESTIMATORS: [(&str, &str); 7] = [
@@ -140,19 +141,24 @@ pub(crate) fn refuse_near_miss(name: &str) -> Result<()> {
     }
 }
 
-/// Letters to insert, delete or replace to make one text of the other.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
+/// Limits of a session, which are no variables: what to use for each.
+const LIMITS: [(&str, &str); 7] = [
+    ("memory_limit", "--memory-limit"),
+    ("spill_limit", "a smaller query: it has no flag"),
+    ("spill_dir", "the variable TMPDIR"),
+    ("time_limit", "--time-limit"),
+    ("row_limit", "--row-limit"),
+    ("target_partitions", "nothing: it is one a core"),
+    ("batch_rows", "nothing: it follows from the limits"),
+];
+
+/// Refuses the name of a limit: set as a variable it would silently change nothing.
+pub(crate) fn refuse_limit(name: &str) -> Result<()> {
+    let stem = name.trim_end_matches("_bytes").trim_end_matches("_ms");
+    match LIMITS.iter().find(|(limit, _)| *limit == stem) {
+        Some((_, instead)) => Err(Error::NotAVariable { key: name.to_owned(), instead }),
+        None => Ok(()),
     }
-    row[b.len()]
 }
 
 /// The value in force of a setting that nobody set.
@@ -193,6 +199,15 @@ mod tests {
             let error = find(name).and_then(|known| known.accept(value).err()).expect("it is refused");
             assert!(error.to_string().contains(value) && error.to_string().contains(" or "), "{error}");
         }
+    }
+
+    #[test]
+    fn a_limit_is_no_variable_and_the_error_says_what_to_use() {
+        for (name, instead) in [("memory_limit_bytes", "--memory-limit"), ("time_limit", "--time-limit")] {
+            let error = refuse_limit(name).expect_err("it is refused");
+            assert!(error.to_string().contains(instead), "{error}");
+        }
+        assert!(refuse_limit("limit").is_ok() && refuse_limit("min_reward").is_ok());
     }
 
     #[test]

@@ -235,12 +235,9 @@ impl UserSql {
     /// What must hold of its rows.
     pub(crate) fn checks(&self) -> Vec<Check> {
         let query = &self.file.query;
-        let shown = |of: &str, columns: &[&str]| {
-            let parts: Vec<String> = columns.iter().map(|c| format!("coalesce({of}.{c}::varchar, 'NULL')")).collect();
-            parts.join(" || ' / ' || ")
-        };
         let columns = self.key_columns(true);
-        let key = shown("e", &columns);
+        let keys: Vec<String> = columns.iter().map(|c| format!("e.{c}")).collect();
+        let keys = keys.join(", ");
         let known = match (self.key, self.by_segment) {
             (Key::GroupId, _) => "groups",
             (_, true) => "segments",
@@ -248,21 +245,23 @@ impl UserSql {
         };
         let mut checks = vec![Check {
             problem: "names what is not there",
-            sql: format!("SELECT {key} FROM (\n{query}\n) AS e LEFT ANTI JOIN {known} AS k ON {}", self.on("k", true)),
+            sql: self.named(&format!(
+                "SELECT {keys} FROM (\n{query}\n) AS e LEFT ANTI JOIN {known} AS k ON {}",
+                self.on("k", true)
+            )),
         }];
         if self.file.role == Role::Filter {
             return checks;
         }
-        let groups: Vec<String> = columns.iter().map(|c| format!("e.{c}")).collect();
         checks.push(Check {
             problem: "gives an advantage that is null, NaN or infinite for",
-            sql: format!(
-                "SELECT {key} FROM (\n{query}\n) AS e WHERE e.advantage IS NULL OR NOT is_finite(e.advantage::double)"
-            ),
+            sql: self.named(&format!(
+                "SELECT {keys} FROM (\n{query}\n) AS e WHERE e.advantage IS NULL OR NOT is_finite(e.advantage::double)"
+            )),
         });
         checks.push(Check {
             problem: "gives more than one row for",
-            sql: format!("SELECT {key} FROM (\n{query}\n) AS e GROUP BY {} HAVING count(*) > 1", groups.join(", ")),
+            sql: self.named(&format!("SELECT {keys} FROM (\n{query}\n) AS e GROUP BY {keys} HAVING count(*) > 1")),
         });
         let wanted = if self.by_segment {
             "(SELECT s.* FROM segments AS s JOIN anchors AS a ON a.trajectory_key = s.trajectory_key WHERE s.trainable)"
@@ -281,12 +280,35 @@ impl UserSql {
         checks
     }
 
+    /// One text a row of offending keys; a hashed key, which nobody can look up by eye, as the id that it is of.
+    fn named(&self, keys: &str) -> String {
+        let columns = self.key_columns(true);
+        if self.key != Key::Hashed {
+            return format!("SELECT {} FROM (\n{keys}\n) AS e", shown("e", &columns));
+        }
+        let others: String = columns.iter().skip(1).map(|c| format!(" || ' / ' || {}", shown("e", &[c]))).collect();
+        format!(
+            "SELECT coalesce(t.trajectory_id, 'trajectory_key ' || e.trajectory_key::varchar, 'NULL'){others} FROM \
+             (\n{keys}\n) AS e LEFT JOIN trajectories AS t ON t.trajectory_key = e.trajectory_key"
+        )
+    }
+
     /// The error for rows that a check found.
     pub(crate) fn failed(&self, check: &Check, keys: &[String], more: bool) -> Error {
-        let what = if self.by_segment { "trajectory / segment" } else { self.key.column() };
+        let what = match (self.by_segment, self.key) {
+            (true, _) => "trajectory / segment",
+            (false, Key::Hashed) => Key::TrajectoryId.column(),
+            (false, key) => key.column(),
+        };
         let more = if more { ", …" } else { "" };
         self.file.refuse(format!("it {} {what}: {}{more}", check.problem, keys.join(", ")))
     }
+}
+
+/// Columns of one row as one text.
+fn shown(of: &str, columns: &[&str]) -> String {
+    let parts: Vec<String> = columns.iter().map(|c| format!("coalesce({of}.{c}::varchar, 'NULL')")).collect();
+    parts.join(" || ' / ' || ")
 }
 
 fn given(columns: &Schema) -> String {

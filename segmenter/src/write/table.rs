@@ -126,7 +126,10 @@ fn cells(column: &ArrayRef, style: &TableStyle) -> Result<Vec<String>, DataFusio
     let mut out = Vec::with_capacity(column.len());
     for row in 0..column.len() {
         out.push(match &bytes {
-            Some(bytes) if bytes.is_valid(row) => format!("<{} bytes>", bytes.as_binary::<i64>().value(row).len()),
+            Some(bytes) if bytes.is_valid(row) => match bytes.as_binary::<i64>().value(row).len() {
+                1 => "<1 byte>".to_owned(),
+                n => format!("<{n} bytes>"),
+            },
             _ => short(&formatter.value(row).to_string(), style.cell_chars_max),
         });
     }

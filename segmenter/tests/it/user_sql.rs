@@ -131,6 +131,28 @@ async fn an_estimator_is_refused_before_it_runs_with_what_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hashed_key_is_told_by_the_id_that_it_is_of() {
+    for (text, says) in [
+        (
+            "SELECT trajectory_key, CASE WHEN trajectory_id = 'b' THEN ln(-1) ELSE 1 END AS advantage FROM anchors",
+            "it gives an advantage that is null, NaN or infinite for trajectory_id: b",
+        ),
+        (
+            "SELECT trajectory_key, 1 AS advantage FROM anchors UNION ALL SELECT trajectory_key, 0 FROM anchors WHERE \
+             trajectory_id = 'a'",
+            "it gives more than one row for trajectory_id: a",
+        ),
+        (
+            "SELECT trajectory_key, reward AS advantage FROM anchors UNION ALL SELECT 7, 0",
+            "it names what is not there trajectory_id: trajectory_key 7",
+        ),
+    ] {
+        let found = refusal(text).await;
+        assert!(found.contains(says), "{text}\n  says {found}\n  not  {says}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_estimator_need_not_leave_out_those_that_are_dropped() {
     let text = "SELECT trajectory_id, coalesce(reward, 0) AS advantage FROM trajectories";
     assert_eq!(refusal(text).await, "it runs");

@@ -1,12 +1,10 @@
 //! Giving micro-batches out: as an Arrow IPC stream, as JSON lines, or as a line each.
 
-use std::fs::File;
-use std::io::{self, Write, stdout};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use arrow::array::{ArrayRef, Int32Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::ipc::writer::StreamWriter;
@@ -14,6 +12,7 @@ use dressage_segmenter::{MicroBatch, MicroBatches, StoredPlan};
 use serde::Serialize;
 
 use super::BatchFormat;
+use crate::destination::{Destination, Witness};
 use crate::output::grouped;
 
 /// Columns before those of the batch: which micro-batch it is.
@@ -48,15 +47,21 @@ impl Told {
     }
 }
 
-/// Where micro-batches go.
-pub(super) enum Giver {
+/// Where micro-batches go, and in which form.
+pub(super) struct Giver {
+    form: Form,
+    /// None where only the report at the end is given.
+    witness: Option<Witness>,
+}
+
+enum Form {
     Arrow {
-        writer: Box<StreamWriter<File>>,
+        writer: Box<StreamWriter<Destination>>,
         schema: SchemaRef,
     },
-    Json(Box<dyn Write>),
+    Json(Destination),
     Summary {
-        out: Box<dyn Write>,
+        out: Destination,
         begun: bool,
     },
     /// Only the report at the end.
@@ -71,32 +76,59 @@ impl Giver {
         plan: &StoredPlan,
         stream: &MicroBatches,
     ) -> Result<Self> {
-        let text = || -> Result<Box<dyn Write>> {
-            Ok(match path.as_os_str() == "-" {
-                true => Box::new(stdout()),
-                false => Box::new(create(path)?),
-            })
+        if json && format == BatchFormat::Summary {
+            return Ok(Self { form: Form::Silent, witness: None });
+        }
+        let out = match format {
+            // the line buffer of stdout would look for newlines in every payload
+            BatchFormat::Arrow => Destination::create_binary(path)?,
+            BatchFormat::Json | BatchFormat::Summary => Destination::create(path)?,
         };
-        Ok(match format {
-            BatchFormat::Summary if json => Self::Silent,
-            BatchFormat::Summary => Self::Summary { out: text()?, begun: false },
-            BatchFormat::Json => Self::Json(text()?),
+        let witness = out.witness();
+        let form = match format {
+            BatchFormat::Summary => Form::Summary { out, begun: false },
+            BatchFormat::Json => Form::Json(out),
             BatchFormat::Arrow => {
-                // the line buffer of stdout would look for newlines in every payload
-                let out = match path.as_os_str() == "-" {
-                    true => File::from(stdout().as_fd().try_clone_to_owned()?),
-                    false => create(path)?,
-                };
                 let schema = schema(plan, stream);
-                Self::Arrow { writer: Box::new(StreamWriter::try_new(out, &schema).map_err(ipc)?), schema }
+                let writer = StreamWriter::try_new(out, &schema).map_err(Into::into);
+                Form::Arrow { writer: Box::new(witness.judge(writer)?), schema }
             }
-        })
+        };
+        Ok(Self { form, witness: Some(witness) })
     }
 
     pub(super) fn give(&mut self, micro_batch: &MicroBatch) -> Result<()> {
+        let given = self.form.give(micro_batch);
+        judge(self.witness.as_ref(), given)
+    }
+
+    /// Ends the stream. One that was stopped has no end mark, so that its reader does not take it for whole; a file of
+    /// one is not kept.
+    pub(super) fn finish(self, stopped: bool) -> Result<()> {
+        let out = match self.form {
+            Form::Arrow { mut writer, .. } if stopped => {
+                return judge(self.witness.as_ref(), writer.flush().map_err(Into::into));
+            }
+            Form::Arrow { writer, .. } => judge(self.witness.as_ref(), writer.into_inner().map_err(Into::into))?,
+            Form::Json(out) | Form::Summary { out, .. } => out,
+            Form::Silent => return Ok(()),
+        };
+        if stopped && out.is_whole_or_nothing() {
+            return Ok(());
+        }
+        out.keep().map(drop)
+    }
+}
+
+impl Form {
+    fn give(&mut self, micro_batch: &MicroBatch) -> Result<()> {
         match self {
             Self::Silent => {}
-            Self::Arrow { writer, schema } => writer.write(&placed(micro_batch, schema)?).map_err(ipc)?,
+            Self::Arrow { writer, schema } => {
+                writer.write(&placed(micro_batch, schema)?)?;
+                // its reader waits for this one, not for the next
+                writer.flush()?;
+            }
             Self::Json(out) => {
                 #[derive(Serialize)]
                 struct Line {
@@ -132,26 +164,12 @@ impl Giver {
         }
         Ok(())
     }
-
-    /// Ends the stream; one that was stopped has no end mark, so that its reader does not take it for whole.
-    pub(super) fn finish(self, stopped: bool) -> Result<()> {
-        match self {
-            Self::Arrow { mut writer, .. } if !stopped => Ok(writer.finish().map_err(ipc)?),
-            Self::Json(mut out) | Self::Summary { mut out, .. } => Ok(out.flush()?),
-            Self::Arrow { .. } | Self::Silent => Ok(()),
-        }
-    }
 }
 
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// A failed write under its own kind, so that a reader that went away is told from a full disk.
-fn ipc(error: arrow::error::ArrowError) -> anyhow::Error {
-    match error {
-        arrow::error::ArrowError::IoError(_, source) => source.into(),
-        other => other.into(),
+fn judge<T>(witness: Option<&Witness>, result: Result<T>) -> Result<T> {
+    match witness {
+        Some(witness) => witness.judge(result),
+        None => result,
     }
 }
 

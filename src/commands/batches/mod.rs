@@ -6,7 +6,7 @@ mod record;
 use std::io::{IsTerminal, stderr, stdout};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -17,22 +17,24 @@ use serde::Serialize;
 
 use super::Context;
 use super::store_access::block_on;
+use crate::destination::{self, is_stdout};
 use crate::failure::Outcome;
 use crate::interrupt;
-use crate::output::{Output, bytes_text, grouped};
+use crate::output::{Output, bytes_text, counted};
 use crate::settings::ByteCount;
 use give::Giver;
 pub(crate) use give::Told;
 pub(crate) use record::Recorder;
 
-/// A consumer that does not read may keep the process in a write; after this long it is left anyway.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
+const STOPPING: &str = "stopping after this micro-batch";
 
 /// Stream the micro-batches of one rank of a plan
 ///
 /// One record batch a micro-batch, one row a sample, in plan order; a micro-batch in which this rank has nothing to do is
 /// a batch of no rows. Only this rank's rows are read, ahead of the consumer, within --prefetch-bytes. What a
 /// micro-batch was when it was first streamed is recorded as a hash in the store: `dressage replay` compares with it.
+/// A file (-o) is there with everything in it or not at all: after a failure or Ctrl-C (exit code 130) an older one is as
+/// it was.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -144,7 +146,7 @@ struct Report {
 pub(crate) fn run(mut context: Context, args: &BatchesArgs) -> Result<Outcome> {
     context.layers.flag("batches.prefetch_bytes", "--prefetch-bytes", args.prefetch_bytes)?;
     let columns = args.columns.iter().map(|name| BatchColumn::parse(name.trim())).collect::<Result<Vec<_>, _>>()?;
-    let to_stdout = args.output.as_os_str() == "-";
+    let to_stdout = is_stdout(&args.output);
     let format = match args.format {
         Some(format) => format,
         None if to_stdout && (context.output.json || stdout().is_terminal()) => BatchFormat::Summary,
@@ -163,10 +165,10 @@ pub(crate) fn run(mut context: Context, args: &BatchesArgs) -> Result<Outcome> {
         output.json(&report)?;
     }
     output.note(&format!(
-        "{} micro-batches, {} samples, {} tokens in {:.2} s; read {}",
-        grouped(report.n_micro_batches),
-        grouped(report.n_samples),
-        grouped(report.n_tokens),
+        "{}, {}, {} in {:.2} s; read {}",
+        counted(report.n_micro_batches, "micro-batch"),
+        counted(report.n_samples, "sample"),
+        counted(report.n_tokens, "token"),
         report.seconds,
         bytes_text(report.read_bytes),
     ));
@@ -182,7 +184,7 @@ async fn stream(context: &Context, args: &BatchesArgs, options: StreamOptions, f
     let mut stream = plan.stream(options).await?;
     let mut giver = Giver::create(format, context.output.json, &args.output, &plan, &stream)?;
     let bar = bar(context.output, stream.micro_batch_counts().iter().map(|n| *n as u64).sum());
-    let stop = interrupt::listen(context.output, "stopping after this micro-batch", Some(STOP_PATIENCE));
+    let stop = interrupt::listen(context.output, STOPPING, destination::patience(&args.output));
     let mut report = Report {
         plan_id: plan.plan_id().to_owned(),
         dp_rank: args.rank,

@@ -1,9 +1,7 @@
 //! Columnar files: a folder of Parquet, one file of Arrow IPC.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Stdout, Write, stdout};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -18,7 +16,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use super::RowSink;
-use crate::failure::Failure;
+use crate::destination::{Destination, DestinationFolder, FolderFile, Witness, is_stdout};
 
 /// Rows wait in memory until a row group has this many bytes.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -31,7 +29,7 @@ const FILES_OPEN_MAX: usize = 64;
 
 /// `run=<run>/part-0000.parquet`, as DuckDB, Polars and pandas read a folder.
 pub(super) struct ParquetFolder {
-    folder: PathBuf,
+    folder: DestinationFolder,
     open: BTreeMap<String, OpenFile>,
     parts: BTreeMap<String, usize>,
     begun: u64,
@@ -39,21 +37,16 @@ pub(super) struct ParquetFolder {
 }
 
 struct OpenFile {
-    writer: ArrowWriter<File>,
-    path: PathBuf,
+    writer: ArrowWriter<FolderFile>,
+    witness: Witness,
     begun: u64,
 }
 
 impl ParquetFolder {
     /// A folder that is empty or not there: parts of two exports must not mix.
     pub(super) fn create(folder: &Path) -> Result<Self> {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        let mut entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-        if entries.next().is_some() {
-            return Err(Failure::invalid(format!("{} is not empty: export to a new folder", folder.display())));
-        }
         let (open, parts) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { folder: folder.to_path_buf(), open, parts, begun: 0, bytes: 0 })
+        Ok(Self { folder: DestinationFolder::create(folder)?, open, parts, begun: 0, bytes: 0 })
     }
 
     fn write_run(&mut self, run: &str, rows: &RecordBatch) -> Result<()> {
@@ -67,11 +60,11 @@ impl ParquetFolder {
         }
         let mut full = false;
         if let Some(file) = self.open.get_mut(run) {
-            let failed = || format!("cannot write {}", file.path.display());
-            file.writer.write(rows).with_context(failed)?;
-            if file.writer.in_progress_size() >= ROW_GROUP_BYTES {
-                file.writer.flush().with_context(|| format!("cannot write {}", file.path.display()))?;
+            let mut written = file.writer.write(rows);
+            if written.is_ok() && file.writer.in_progress_size() >= ROW_GROUP_BYTES {
+                written = file.writer.flush();
             }
+            file.witness.judge(written.map_err(Into::into))?;
             full = file.writer.bytes_written() >= FILE_BYTES;
         }
         if full { self.end(run) } else { Ok(()) }
@@ -79,21 +72,20 @@ impl ParquetFolder {
 
     fn begin(&mut self, run: &str) -> Result<OpenFile> {
         let part = self.parts.entry(run.to_owned()).or_default();
-        let path = self.folder.join(format!("run={}", escaped(run))).join(format!("part-{part:04}.parquet"));
+        let within = Path::new(&format!("run={}", escaped(run))).join(format!("part-{part:04}.parquet"));
         *part += 1;
         self.begun += 1;
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        }
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        let writer = ArrowWriter::try_new(file, rollout::schema(), Some(properties()))?;
-        Ok(OpenFile { writer, path, begun: self.begun })
+        let file = self.folder.file(&within)?;
+        let witness = file.witness();
+        let writer =
+            witness.judge(ArrowWriter::try_new(file, rollout::schema(), Some(properties())).map_err(Into::into))?;
+        Ok(OpenFile { writer, witness, begun: self.begun })
     }
 
     fn end(&mut self, run: &str) -> Result<()> {
         if let Some(file) = self.open.remove(run) {
-            file.writer.close().with_context(|| format!("cannot write {}", file.path.display()))?;
-            self.bytes += std::fs::metadata(&file.path).map_or(0, |m| m.len());
+            let written = file.writer.into_inner();
+            self.bytes += file.witness.judge(written.map_err(Into::into))?.len();
         }
         Ok(())
     }
@@ -138,6 +130,7 @@ impl RowSink for ParquetFolder {
         for run in runs {
             self.end(&run)?;
         }
+        self.folder.keep()?;
         Ok(self.bytes)
     }
 }
@@ -156,22 +149,29 @@ fn escaped(run: &str) -> String {
 }
 
 /// One Arrow IPC file, or a stream on standard output; zstd within.
-pub(super) enum ArrowFile {
-    File(Box<FileWriter<BufWriter<File>>>, PathBuf),
-    Stream(Box<StreamWriter<BufWriter<Stdout>>>),
+pub(super) struct ArrowFile {
+    writer: ArrowWriting,
+    witness: Witness,
+}
+
+enum ArrowWriting {
+    File(Box<FileWriter<Destination>>),
+    Stream(Box<StreamWriter<Destination>>),
 }
 
 impl ArrowFile {
     pub(super) fn create(path: &Path) -> Result<Self> {
         let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD))?;
         let schema = rollout::schema();
-        if path.as_os_str() == "-" {
-            let out = BufWriter::new(stdout());
-            return Ok(Self::Stream(Box::new(StreamWriter::try_new_with_options(out, &schema, options)?)));
-        }
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let writer = FileWriter::try_new_with_options(BufWriter::new(file), &schema, options)?;
-        Ok(Self::File(Box::new(writer), path.to_path_buf()))
+        let out = Destination::create_binary(path)?;
+        let witness = out.witness();
+        let writer = match is_stdout(path) {
+            true => {
+                StreamWriter::try_new_with_options(out, &schema, options).map(|w| ArrowWriting::Stream(Box::new(w)))
+            }
+            false => FileWriter::try_new_with_options(out, &schema, options).map(|w| ArrowWriting::File(Box::new(w))),
+        };
+        Ok(Self { writer: witness.judge(writer.map_err(Into::into))?, witness })
     }
 }
 
@@ -179,26 +179,19 @@ impl RowSink for ArrowFile {
     fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         // the schema's metadata travels in the file's head, not with each batch
         let rows = RecordBatch::try_new(Arc::clone(&rollout::schema()), rows.columns().to_vec())?;
-        match self {
-            Self::File(writer, path) => writer.write(&rows).with_context(|| format!("cannot write {}", path.display())),
-            Self::Stream(writer) => Ok(writer.write(&rows)?),
-        }
+        let written = match &mut self.writer {
+            ArrowWriting::File(writer) => writer.write(&rows),
+            ArrowWriting::Stream(writer) => writer.write(&rows),
+        };
+        self.witness.judge(written.map_err(Into::into))
     }
 
     fn finish(self: Box<Self>) -> Result<u64> {
-        match *self {
-            Self::File(mut writer, path) => {
-                let failed = || format!("cannot write {}", path.display());
-                writer.finish().with_context(failed)?;
-                writer.get_mut().flush().with_context(failed)?;
-                Ok(std::fs::metadata(&path).with_context(failed)?.len())
-            }
-            Self::Stream(mut writer) => {
-                writer.finish()?;
-                writer.get_mut().flush()?;
-                Ok(0)
-            }
-        }
+        let out = match self.writer {
+            ArrowWriting::File(writer) => writer.into_inner(),
+            ArrowWriting::Stream(writer) => writer.into_inner(),
+        };
+        self.witness.judge(out.map_err(Into::into))?.keep()
     }
 }
 

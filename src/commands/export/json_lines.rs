@@ -1,42 +1,33 @@
 //! JSON lines: our own format, one trajectory a line; chats, one segment a line.
 
-use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Float32Type, Float64Type, Int8Type, Int32Type, TimestampMicrosecondType};
 use serde_json::{Map, Value, json};
 
 use super::RowSink;
+use crate::destination::Destination;
 
 /// A line at a time, to a file or to standard output.
-struct Lines {
-    out: Box<dyn Write>,
-    bytes: u64,
-}
+struct Lines(Destination);
 
 impl Lines {
     fn create(path: &Path) -> Result<Self> {
-        let out: Box<dyn Write> = if path.as_os_str() == "-" {
-            Box::new(stdout())
-        } else {
-            Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
-        };
-        Ok(Self { out: Box::new(BufWriter::with_capacity(1 << 16, out)), bytes: 0 })
+        Ok(Self(Destination::create_binary(path)?))
     }
 
     fn write(&mut self, value: &Value) -> Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
-        self.bytes += line.len() as u64;
-        Ok(self.out.write_all(&line)?)
+        let written = self.0.write_all(&line);
+        self.0.witness().judge(written.map_err(Into::into))
     }
 
-    fn finish(mut self) -> Result<u64> {
-        self.out.flush()?;
-        Ok(self.bytes)
+    fn finish(self) -> Result<u64> {
+        self.0.keep()
     }
 }
 

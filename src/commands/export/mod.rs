@@ -14,13 +14,18 @@ use serde_json::json;
 use super::Context;
 use super::ls::FilterArgs;
 use super::store_access::{QueryArgs, block_on};
+use crate::destination::{self, is_stdout};
 use crate::failure::{Failure, Outcome};
-use crate::output::{bytes_text, grouped};
+use crate::interrupt;
+use crate::output::{bytes_text, counted};
+
+const STOPPING: &str = "stopping: what was written is thrown away, and what was there before stays";
 
 /// Write trajectories to files that other tools read
 ///
 /// One row is one segment with its tokens in one piece. `parquet`, `arrow` and `jsonl` can be ingested again and give
-/// the same segments; `hf-chat` is `messages` for supervised fine-tuning.
+/// the same segments; `hf-chat` is `messages` for supervised fine-tuning. A file or folder is there with everything in
+/// it or not at all: after a failure or Ctrl-C (exit code 130) an older file is as it was.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -68,7 +73,7 @@ pub(super) trait RowSink {
 
 pub(crate) fn run(mut context: Context, args: &ExportArgs) -> Result<Outcome> {
     let settings = context.query_settings(&args.query)?;
-    let to_stdout = args.path.as_os_str() == "-";
+    let to_stdout = is_stdout(&args.path);
     if to_stdout && args.to == ExportFormat::Parquet {
         return Err(Failure::invalid("Parquet is a folder of files: name one"));
     }
@@ -81,25 +86,33 @@ pub(crate) fn run(mut context: Context, args: &ExportArgs) -> Result<Outcome> {
         plain_messages: args.to == ExportFormat::HfChat,
         ..RolloutOptions::default()
     };
-    let (segments, bytes) = block_on(async {
+    let write = async {
         let session = context.open_session(&settings, &args.query).await?;
         let mut rollouts = session.rollouts(options).await?;
-        // only now: a query that is not valid leaves no empty files behind
+        // only now: a query that is not valid leaves nothing behind
         let mut sink = create(args.to, &args.path)?;
         let mut segments = 0_u64;
         while let Some(batch) = rollouts.next_batch().await? {
             segments += batch.num_rows() as u64;
             sink.write(&batch)?;
-            progress.set_message(format!("{} segments", grouped(segments)));
+            progress.set_message(counted(segments, "segment"));
         }
-        anyhow::Ok((segments, sink.finish()?))
+        anyhow::Ok(Some((segments, sink.finish()?)))
+    };
+    let written = block_on(async {
+        let stop = interrupt::listen(output, STOPPING, destination::patience(&args.path));
+        tokio::select! {
+            written = write => written,
+            () = stop.asked() => Ok(None),
+        }
     })?;
     progress.finish_and_clear();
+    let Some((segments, bytes)) = written else { return Ok(Outcome::Stopped) };
     // standard output may be the export itself
     if output.json && !to_stdout {
         output.json(&json!({ "path": args.path, "segments": segments, "bytes": bytes }))?;
     } else {
-        output.note(&format!("wrote {} segments, {}", grouped(segments), bytes_text(bytes)));
+        output.note(&format!("wrote {}, {}", counted(segments, "segment"), bytes_text(bytes)));
     }
     Ok(Outcome::Done)
 }

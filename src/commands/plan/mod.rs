@@ -18,15 +18,16 @@ use dressage_storage::{Lake, Snapshot, plans};
 use serde_json::{Value, json};
 
 use super::Context;
-use super::store_access::{QueryArgs, block_on, session_settings};
-use crate::failure::Outcome;
+use super::store_access::{NAMED, QueryArgs, block_on, note_unknown, session_settings};
+use crate::failure::{Failure, Outcome};
 
 /// Plan train steps: which samples, on which rank, in which micro-batch
 ///
 /// Takes whole groups in the order in which they were recorded, keeps all segments of a trajectory in one train step,
 /// packs micro-batches under a number of tokens, gives every rank as many of them and about as much to compute, and
 /// stores the result with the versions, SQL, settings and seed that it follows from. Planning the same again is the same
-/// plan. Says what was left out, and why.
+/// plan. Says what was left out, and why. Where the plans before (--after) have everything, nothing is stored, a note says
+/// so, and the exit code is 0; with --json `plan_id` is then null.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -146,7 +147,21 @@ impl Asked<'_> {
     }
 }
 
+/// What the flags of a plan say must not be said again by a variable, which would change nothing.
+fn refuse_variables(args: &PlanArgs) -> Result<()> {
+    for (name, _) in &args.query.variables {
+        let flag = match name.as_str() {
+            "global_batch_size" => "--global-batch-size",
+            "run" => "--run",
+            _ => continue,
+        };
+        return Err(Failure::invalid(format!("--set {name}=… has no part in a plan: use {flag}")));
+    }
+    Ok(())
+}
+
 pub(crate) fn run(mut context: Context, args: &PlanArgs) -> Result<Outcome> {
+    refuse_variables(args)?;
     let settings =
         if args.dry_run { context.reading_settings(&args.query)? } else { context.query_settings(&args.query)? };
     block_on(async {
@@ -158,8 +173,10 @@ pub(crate) fn run(mut context: Context, args: &PlanArgs) -> Result<Outcome> {
             None => Trained::nothing(),
         };
         let asked = Asked { args, session: session_settings(&settings, &args.query), snapshot, trained };
+        // a run that is not there is an error, not a note
+        note_unknown(context.output, &asked.session(None)?, &NAMED[1..]).await;
         if args.dry_run {
-            return compare::run(&context, &asked).await;
+            return all_planned(&context, &asked, compare::run(&context, &asked).await);
         }
         let session = asked.session(None)?;
         let planner = asked.planner(&session).await?;
@@ -169,12 +186,40 @@ pub(crate) fn run(mut context: Context, args: &PlanArgs) -> Result<Outcome> {
             show(&context, Shown { new: false, summary, steps: None, read_bytes: read_bytes(&asked).await? })?;
             return Ok(Outcome::Done);
         }
-        let plan = store(&lake, &asked.snapshot, &planner).await?;
+        let plan = match store(&lake, &asked.snapshot, &planner).await {
+            Ok(plan) => plan,
+            Err(error) => return all_planned(&context, &asked, Err(error)),
+        };
         let summary = serde_json::to_value(&plan.report).context("the report has no JSON")?;
         let steps = serde_json::to_value(&plan.steps).context("the report has no JSON")?;
         show(&context, Shown { new: true, summary, steps: Some(steps), read_bytes: read_bytes(&asked).await? })?;
         Ok(Outcome::Done)
     })
+}
+
+/// A plan that goes on after others and finds nothing left is done, not wrong: a loop of them ends like this.
+fn all_planned(context: &Context, asked: &Asked<'_>, planned: Result<Outcome>) -> Result<Outcome> {
+    let error = match planned {
+        Err(error) => error,
+        done => return done,
+    };
+    let all_planned = error.chain().filter_map(|cause| cause.downcast_ref()).find_map(|cause| match cause {
+        dressage_segmenter::Error::AllPlanned { n_trajectories } => Some((cause.to_string(), *n_trajectories)),
+        _ => None,
+    });
+    let Some((said, n_trajectories)) = all_planned else { return Err(error) };
+    context.output.note(&format!("{said}; nothing was stored"));
+    if context.output.json {
+        context.output.json(&json!({
+            "plan_id": null,
+            "stored": false,
+            "new": false,
+            "nothing_to_plan": said,
+            "after_plan_id": asked.trained.after_plan_id(),
+            "already_trained": n_trajectories,
+        }))?;
+    }
+    Ok(Outcome::Done)
 }
 
 /// Makes the plan and stores it. Its snapshot is tagged while it is made, and before it is stored: what it pins cannot be
@@ -213,7 +258,8 @@ pub(crate) async fn store_once(lake: &Lake, snapshot: &Snapshot, planner: &Plann
 #[cfg(feature = "train")]
 pub(crate) fn is_nothing_to_plan(error: &anyhow::Error) -> bool {
     let of = |cause: &(dyn std::error::Error + 'static)| {
-        matches!(cause.downcast_ref(), Some(dressage_segmenter::Error::NothingToPlan { .. }))
+        use dressage_segmenter::Error::{AllPlanned, NothingToPlan};
+        matches!(cause.downcast_ref(), Some(NothingToPlan { .. } | AllPlanned { .. }))
     };
     error.chain().any(of)
 }

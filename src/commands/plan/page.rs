@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 
-use crate::output::{self, Paint, grouped};
+use crate::output::{self, Paint, counted, grouped};
 
 /// Train steps that are shown one by one.
 const STEPS_SHOWN: usize = 8;
 
 /// The page of one plan, from its summary and, where it was just made, its train steps.
 pub(super) fn plan(summary: &Value, steps: Option<&Value>, paint: Paint) -> String {
-    let n = |key: &str| grouped(summary[key].as_u64().unwrap_or(0));
+    let count = |key: &str| summary[key].as_u64().unwrap_or(0);
+    let many = |key: &str, what: &str| counted(count(key), what);
     let text = |key: &str| summary[key].as_str().unwrap_or("-").to_owned();
     let run = summary["run_id"].as_str().map_or_else(|| "all runs".to_owned(), |run| format!("run {run}"));
     let mut out = format!(
@@ -19,24 +20,23 @@ pub(super) fn plan(summary: &Value, steps: Option<&Value>, paint: Paint) -> Stri
         text("loss_aggregation")
     );
     if let Some(after) = summary["after_plan_id"].as_str() {
-        out.push_str(&format!("after plan {after}, which has {} trajectories of it\n", n("already_trained")));
+        out.push_str(&format!("after plan {after}, which has {} of it\n", many("already_trained", "trajectory")));
     }
     out.push_str(&format!(
-        "{} train steps of {} trajectories; {} groups, {} trajectories, {} samples, {} tokens, {} of them trained\n",
-        n("n_train_steps"),
-        range(&summary["trajectories_per_step"]),
-        n("n_groups"),
-        n("n_trajectories"),
-        n("n_samples"),
-        n("n_tokens"),
-        n("n_trained_tokens"),
+        "{} of {}; {}, {}, {}, {}, {} of them trained\n",
+        many("n_train_steps", "train step"),
+        range(&summary["trajectories_per_step"], "trajectory"),
+        many("n_groups", "group"),
+        many("n_trajectories", "trajectory"),
+        many("n_samples", "sample"),
+        many("n_tokens", "token"),
+        grouped(count("n_trained_tokens")),
     ));
     out.push_str(&format!(
-        "{} ranks with {} micro-batches each, {} tokens at most: {} full ({} is possible), ranks differ by {} \
-         (at most {})\n",
-        n("world_size"),
-        range(&summary["micro_batches_per_rank"]),
-        n("max_tokens_per_micro_batch"),
+        "{} with {} each, {} at most: {} full ({} is possible), ranks differ by {} (at most {})\n",
+        many("world_size", "rank"),
+        range(&summary["micro_batches_per_rank"], "micro-batch"),
+        many("max_tokens_per_micro_batch", "token"),
         percent(&summary["packing_efficiency"]),
         percent(&summary["packing_bound"]),
         percent(&summary["rank_spread_mean"]),
@@ -60,34 +60,35 @@ fn remarks(summary: &Value) -> Vec<String> {
     let left = rest["n_trajectories"].as_u64().unwrap_or(0);
     if left > 0 {
         let of = format!(
-            "{} trajectories ({} groups, {} samples) do not fill a train step of {}",
-            grouped(left),
-            grouped(rest["n_groups"].as_u64().unwrap_or(0)),
-            grouped(rest["n_samples"].as_u64().unwrap_or(0)),
+            "{} ({}, {}) {} not fill a train step of {}",
+            counted(left, "trajectory"),
+            counted(rest["n_groups"].as_u64().unwrap_or(0), "group"),
+            counted(rest["n_samples"].as_u64().unwrap_or(0), "sample"),
+            if left == 1 { "does" } else { "do" },
             grouped(count("global_batch_size")),
         );
         lines.push(if rest["policy"] == "carry" {
             format!("{of}: left for the plan that goes on --after this one")
         } else {
-            format!("{of}: they are a smaller last one")
+            format!("{of}: there is a smaller last one")
         });
     }
     if count("oversize_samples") > 0 {
         lines.push(format!(
-            "{} samples are longer than a micro-batch may be: each has one to itself (--set max_segment_tokens cuts them)",
-            grouped(count("oversize_samples"))
+            "longer than a micro-batch may be: {}, each with one to itself (--set max_segment_tokens cuts them)",
+            counted(count("oversize_samples"), "sample")
         ));
     }
     if count("empty_micro_batches") > 0 {
         lines.push(format!(
-            "{} micro-batches are empty: there are fewer samples than ranks",
-            grouped(count("empty_micro_batches"))
+            "{} with nothing in it: there are fewer samples than ranks",
+            counted(count("empty_micro_batches"), "micro-batch")
         ));
     }
     if count("all_masked_samples") > 0 {
         lines.push(format!(
-            "{} samples have no trained token: their loss weight is 0",
-            grouped(count("all_masked_samples"))
+            "{} without a trained token: the loss weight is 0",
+            counted(count("all_masked_samples"), "sample")
         ));
     }
     lines
@@ -137,9 +138,9 @@ fn table_of_steps(steps: &[Value], paint: Paint) -> String {
     format!("\n{table}\n{more}")
 }
 
-fn range(pair: &Value) -> String {
+fn range(pair: &Value, what: &str) -> String {
     let at = |i: usize| pair[i].as_u64().unwrap_or(0);
-    if at(0) == at(1) { grouped(at(0)) } else { format!("{} to {}", grouped(at(0)), grouped(at(1))) }
+    if at(0) == at(1) { counted(at(0), what) } else { format!("{} to {}", grouped(at(0)), counted(at(1), what)) }
 }
 
 /// A share as percent.

@@ -4,7 +4,7 @@ use dressage_tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::Shown;
-use crate::output::{Paint, grouped};
+use crate::output::{Paint, counted, grouped};
 use crate::rows::Row;
 
 /// Lines of a message that are shown unless `--full` is given.
@@ -92,10 +92,6 @@ fn heading(out: &mut String, row: &Row, paint: Paint) {
     ));
 }
 
-fn counted(n: i64, what: &str) -> String {
-    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
-}
-
 fn tokens_of(row: &Row, all: &str, trained: &str) -> String {
     format!("{}, {}", counted(row.int(all).unwrap_or(0), "token"), grouped(row.int(trained).unwrap_or(0)))
 }
@@ -129,9 +125,9 @@ fn step_line(out: &mut String, step: &Row, paint: Paint) {
     let mut facts = Vec::new();
     let (context, output) = (step.int("n_context_tokens").unwrap_or(0), step.int("n_output_tokens").unwrap_or(0));
     if context + output > 0 {
-        facts.push(format!("{} + {} tokens", grouped(context), grouped(output)));
+        facts.push(format!("{} + {}", grouped(context), counted(output, "token")));
     } else if let Some(output) = step.int("usage_output_tokens") {
-        facts.push(format!("{} tokens by the provider's count", grouped(output)));
+        facts.push(format!("{} by the provider's count", counted(output, "token")));
     }
     if let Some(version) = step.text("weight_version") {
         facts.push(format!("weights {version}"));
@@ -213,7 +209,7 @@ fn cut(text: &str, full: bool) -> Vec<String> {
         })
         .collect();
     if all.len() > LINES_SHOWN {
-        lines.push(format!("… {} more lines (--full)", grouped((all.len() - LINES_SHOWN) as i64)));
+        lines.push(format!("… {} (--full)", counted((all.len() - LINES_SHOWN) as u64, "more line")));
     }
     lines
 }

@@ -14,9 +14,14 @@ use clap::{Args, ValueEnum};
 use dressage_segmenter::{Outcome as StatementOutcome, Session};
 
 use super::Context;
-use super::store_access::{QueryArgs, block_on, session_settings};
+use super::store_access::{NAMED, QueryArgs, block_on, note_unknown, session_settings};
+use crate::destination::{self, is_stdout};
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
+use crate::output::counted;
 use crate::settings::{Settings, key_value};
+
+const STOPPING: &str = "stopping: what was written is thrown away, and what was there before stays";
 
 /// Ask questions in SQL
 ///
@@ -45,7 +50,7 @@ pub(crate) struct SqlArgs {
     #[arg(long, value_name = "FORMAT")]
     format: Option<ResultFormat>,
 
-    /// Write the result to this file
+    /// Write the result to this file, which is there with all of it or not at all
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -107,7 +112,7 @@ pub(crate) fn run(mut context: Context, args: &SqlArgs) -> Result<Outcome> {
     if at_prompt {
         return prompt::run(&context, &settings, args, &text, format);
     }
-    block_on(async {
+    let query = async {
         let session = open(&context, &settings, args, args.row_limit).await?;
         let mut sink = result::Sink::new(format, args.output.clone());
         let timing = args.timing;
@@ -128,7 +133,7 @@ pub(crate) fn run(mut context: Context, args: &SqlArgs) -> Result<Outcome> {
                             let started = std::time::Instant::now();
                             let printed = sink.write(rows).await?;
                             if printed.truncated {
-                                output.note(&format!("cut after {} rows (--row-limit)", printed.rows));
+                                output.note(&format!("cut after {} (--row-limit)", counted(printed.rows, "row")));
                             }
                             if timing {
                                 output.note(&result::timing(printed.rows, started.elapsed()));
@@ -140,9 +145,16 @@ pub(crate) fn run(mut context: Context, args: &SqlArgs) -> Result<Outcome> {
                 })
                 .await?;
         }
-        Ok(())
-    })?;
-    Ok(Outcome::Done)
+        Ok(Outcome::Done)
+    };
+    block_on(async {
+        let Some(file) = args.output.as_deref().filter(|file| !is_stdout(file)) else { return query.await };
+        let stop = interrupt::listen(context.output, STOPPING, destination::patience(file));
+        tokio::select! {
+            done = query => done,
+            () = stop.asked() => Ok(Outcome::Stopped),
+        }
+    })
 }
 
 fn not_here(command: &str) -> anyhow::Error {
@@ -158,6 +170,7 @@ async fn open(context: &Context, settings: &Settings, args: &SqlArgs, row_limit:
     let mut wanted = session_settings(settings, &args.asking);
     wanted.row_limit = row_limit;
     let session = Session::open(snapshot, wanted)?;
+    note_unknown(context.output, &session, &NAMED).await;
     for (name, path) in &args.attach {
         if path.starts_with("s3://") {
             session.attach_object(name, path, &context.store_settings(settings).s3).await?;

@@ -16,6 +16,7 @@ use super::completion::PromptHelper;
 use super::{ResultFormat, SqlArgs, describe, result, text};
 use crate::commands::Context;
 use crate::failure::{Failure, Outcome};
+use crate::output::counted;
 use crate::settings::{Settings, set};
 
 /// Rows that a query at the prompt gives unless `--row-limit` says otherwise: nobody reads more.
@@ -171,7 +172,7 @@ impl Prompt<'_> {
                 let printed = result::write(rows, self.format, &mut page).await?;
                 self.page(&page)?;
                 if printed.truncated {
-                    self.context.output.note(&format!("cut after {} rows (--row-limit)", printed.rows));
+                    self.context.output.note(&format!("cut after {} (--row-limit)", counted(printed.rows, "row")));
                 }
                 if self.timing {
                     self.context.output.note(&result::timing(printed.rows, started.elapsed()));

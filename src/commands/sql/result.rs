@@ -1,16 +1,16 @@
 //! Writing results: to stdout, to a file, or into the prompt's page.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use dressage_segmenter::{Format, QueryStream, TableStyle};
 
 use super::ResultFormat;
+use crate::destination::Destination;
 use crate::failure::Failure;
-use crate::output::grouped;
+use crate::output::counted;
 
 /// What was written of one query.
 #[derive(Debug, Clone, Copy)]
@@ -35,21 +35,16 @@ impl Sink {
     /// Writes one result.
     pub(super) async fn write(&mut self, rows: QueryStream) -> Result<Printed> {
         self.written += 1;
-        match &self.file {
-            None => {
-                // not locked: the guard may not be held over an await
-                let mut out = BufWriter::new(io::stdout());
-                write(rows, self.format, &mut out).await
-            }
-            Some(path) if self.written > 1 => Err(Failure::invalid(format!(
-                "{} already holds the first result; ask one query a file",
-                path.display()
-            ))),
-            Some(path) => {
-                let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-                write(rows, self.format, &mut BufWriter::new(file)).await
-            }
+        let path = self.file.as_deref().unwrap_or(Path::new("-"));
+        if self.written > 1 && self.file.is_some() {
+            let text = format!("{} already holds the first result; ask one query a file", path.display());
+            return Err(Failure::invalid(text));
         }
+        let mut out = Destination::create_binary(path)?;
+        let printed = write(rows, self.format, &mut out).await;
+        let printed = out.witness().judge(printed)?;
+        out.keep()?;
+        Ok(printed)
     }
 }
 
@@ -74,5 +69,5 @@ pub(super) fn timing(rows: u64, took: Duration) -> String {
     } else {
         format!("{:.1} ms", took.as_secs_f64() * 1000.0)
     };
-    format!("{} row{}, {took}", grouped(rows), if rows == 1 { "" } else { "s" })
+    format!("{}, {took}", counted(rows, "row"))
 }

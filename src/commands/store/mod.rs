@@ -109,6 +109,25 @@ Examples:
         #[arg(long)]
         yes: bool,
     },
+    /// Remove a plan, with its batches, its record of what was streamed and the snapshot that it pins
+    ///
+    /// Says what would go; --yes does it. Trajectories stay. A plan that another one goes on after, or of which something
+    /// was streamed within the last hour, is kept unless --force is given. `compact` and `gc` then free the bytes.
+    #[command(after_long_help = "\
+Examples:
+  dressage store rm-plan 4f2a
+  dressage store rm-plan 4f2a --yes")]
+    RmPlan {
+        /// The plan's id, or as much of it as no other plan begins with
+        #[arg(value_name = "ID")]
+        plan: String,
+        /// Also where a later plan goes on after it, or somebody may be training on it
+        #[arg(long)]
+        force: bool,
+        /// Do it, instead of saying what would be done
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 fn table(name: &str) -> Result<Table, String> {
@@ -172,6 +191,18 @@ async fn command(lake: &Lake, command: &StoreCommand, output: Output) -> Result<
         }
         StoreCommand::RmRun { run, yes } => {
             print(output, &maintain::rm_run(lake, run, !yes).await?, page::rm_run)?;
+            dry_run_note(output, *yes);
+        }
+        StoreCommand::RmPlan { plan, force, yes } => {
+            let report = maintain::rm_plan(lake, plan, *force, !yes).await?;
+            print(output, &report, page::rm_plan)?;
+            if *yes && report.dry_run {
+                return Err(Failure::conflict(format!(
+                    "plan {} was not removed: {}; --force removes it all the same",
+                    report.plan_id,
+                    page::needed(&report).join("; ")
+                )));
+            }
             dry_run_note(output, *yes);
         }
     }

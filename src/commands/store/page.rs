@@ -4,10 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use dressage_storage::maintain::snapshots::NamedSnapshot;
 use dressage_storage::maintain::{
-    CheckReport, CompactReport, GcReport, MigrateReport, RmRunReport, Severity, StoreInfo, VersionInfo,
+    CheckReport, CompactReport, GcReport, MigrateReport, RmPlanReport, RmRunReport, Severity, StoreInfo, VersionInfo,
 };
 
-use crate::output::{bytes_text, grouped, table};
+use crate::output::{bytes_text, counted, grouped, table};
 
 pub(super) fn info(info: &StoreInfo) -> String {
     let shared = if info.shared_writing { "many writers may share it" } else { "one writer only" };
@@ -148,8 +148,23 @@ pub(super) fn rm_run(report: &RmRunReport) -> String {
     text
 }
 
-fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+pub(super) fn rm_plan(report: &RmPlanReport) -> String {
+    let verb = if report.dry_run { "would be removed" } else { "removed" };
+    let mut text = format!("plan {}:\n", report.plan_id);
+    for (table, rows) in &report.rows {
+        text.push_str(&format!("  {table}: {} {verb}\n", counted(*rows, "row")));
+    }
+    for reason in needed(report) {
+        text.push_str(&format!("  it is needed: {reason}\n"));
+    }
+    text
+}
+
+/// Who needs a plan.
+pub(super) fn needed(report: &RmPlanReport) -> Vec<String> {
+    let later = report.later_plans.iter().map(|plan| format!("plan {plan} goes on after it"));
+    let in_use = report.in_use_at.map(|at| format!("something of it was streamed at {}", time(at)));
+    later.chain(in_use).collect()
 }
 
 /// Microseconds since 1970 as a date and time, UTC.

@@ -8,6 +8,7 @@ pub mod compact;
 pub mod doctor;
 pub mod info;
 pub mod migrate;
+pub mod rm_plan;
 pub mod rm_run;
 pub mod snapshots;
 pub mod versions;
@@ -18,6 +19,7 @@ pub use compact::{CompactOptions, CompactReport, compact};
 pub use doctor::{Finding, FindingStatus, doctor};
 pub use info::{StoreInfo, TableInfo, info};
 pub use migrate::{MigrateReport, migrate};
+pub use rm_plan::{RmPlanReport, rm_plan};
 pub use rm_run::{RmRunReport, rm_run};
 pub use versions::{GcOptions, GcReport, VersionInfo, gc, versions};
 

@@ -121,7 +121,7 @@ async fn trajectory_keys(lake: &Lake, filter: &str) -> Result<Vec<i64>> {
     Ok(keys)
 }
 
-async fn count(lake: &Lake, table: Table, filter: &str) -> Result<u64> {
+pub(super) async fn count(lake: &Lake, table: Table, filter: &str) -> Result<u64> {
     let dataset = lake.latest(table).await?;
     let rows = dataset.count_rows(Some(filter.to_owned())).await;
     rows.map(|n| n as u64).map_err(|e| Error::table("count rows of", table, e))

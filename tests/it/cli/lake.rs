@@ -73,6 +73,23 @@ fn quarantined_records_exit_with_9_and_are_in_the_table() {
 }
 
 #[test]
+fn nul_bytes_after_the_last_record_are_quarantined_once_and_the_records_are_read() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut bytes = OURS.as_bytes().to_vec();
+    bytes.resize(bytes.len() + 3_000_000, 0);
+    std::fs::write(folder.path().join("ours.jsonl"), bytes).expect("write");
+    let report = run(folder.path(), &["ingest", "ours.jsonl", "--json"]).exits(9).json();
+    assert_eq!((&report["trajectories_new"], &report["quarantined"]), (&2.into(), &1.into()));
+    let rows = sql(folder.path(), "select line, byte_offset, byte_length, rule, reason from quarantine");
+    assert_eq!((&rows[0]["rule"], &rows[0]["line"]), (&"nul_bytes".into(), &3.into()), "{rows}");
+    assert_eq!((&rows[0]["byte_offset"], &rows[0]["byte_length"]), (&OURS.len().into(), &3_000_000.into()), "{rows}");
+    // from a copy with another name it is the same rejection
+    std::fs::rename(folder.path().join("ours.jsonl"), folder.path().join("copy.jsonl")).expect("renamed");
+    run(folder.path(), &["ingest", "copy.jsonl", "--quiet"]).exits(9);
+    assert_eq!(sql(folder.path(), "select count(*) as n from quarantine")[0]["n"], 1);
+}
+
+#[test]
 fn a_strict_ingest_stops_at_the_first_bad_record() {
     let folder = tempfile::tempdir().expect("tempdir");
     std::fs::write(folder.path().join("bad.jsonl"), OURS.replace("[0,0,1,1]", "[0,0,1]")).expect("write");

@@ -109,8 +109,11 @@ fn what_a_plan_carries_the_next_one_takes() {
     assert!(both.as_array().expect("rows").is_empty(), "{both}");
     // nothing is left after both
     let id = next["plan_id"].as_str().expect("an id");
-    let ran = with("1", &["--after", id]).exits(2);
-    assert!(ran.stderr.contains("plans before"), "{}", ran.stderr);
+    let done = with("1", &["--after", id]).exits(0);
+    assert!(done.stderr.contains("nothing is left to plan"), "{}", done.stderr);
+    let done = done.json();
+    assert_eq!((&done["plan_id"], &done["new"], count(&done["already_trained"])), (&Value::Null, &false.into(), all));
+    with("1", &["--after", id, "--dry-run"]).exits(0);
     with("1", &["--after", "0000"]).exits(3);
 }
 
@@ -179,7 +182,70 @@ fn a_plan_that_fails_leaves_no_snapshot_behind() {
         ],
     )
     .exits(2);
-    assert!(ran.stderr.contains("do not fill"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not fill"), "{}", ran.stderr);
     let tags = run(folder.path(), &["store", "snapshots", "--json"]).exits(0).json();
     assert!(tags.as_array().expect("rows").is_empty(), "{tags}");
+}
+
+#[test]
+fn a_plan_is_removed_with_what_it_pins_unless_another_one_goes_on_after_it() {
+    let folder = store();
+    let all = sql(folder.path(), "select count(distinct trajectory_key) as n from samples where run_id = 'gym'");
+    let size = (count(&all[0]["n"]) - 1).to_string();
+    let carry = |size: &str, more: &[&str]| {
+        let shape = ["plan", "--max-tokens-per-micro-batch", "16384", "--run", "gym", "--remainder", "carry", "--json"];
+        let report = run(folder.path(), &[&shape[..], &["--global-batch-size", size], more].concat()).exits(0).json();
+        report["plan_id"].as_str().expect("an id").to_owned()
+    };
+    let first = carry(&size, &[]);
+    let next = carry("1", &["--after", &first]);
+    let rm = |more: &[&str]| run(folder.path(), &[&["store", "rm-plan"], more].concat());
+    let plans = || sql(folder.path(), "select plan_id from plans").as_array().expect("rows").len();
+
+    let kept = rm(&[&first[..8], "--yes"]).exits(4);
+    assert!(kept.stderr.contains(&format!("plan {next} goes on after it")) && kept.stderr.contains("--force"));
+    assert_eq!(plans(), 2);
+    let dry = rm(&[&next[..8]]).exits(0);
+    assert!(dry.stdout.contains("plans: 1 row would be removed") && dry.stderr.contains("--yes"), "{}", dry.stdout);
+    assert_eq!(plans(), 2);
+    rm(&[&next[..8], "--yes"]).exits(0);
+    assert_eq!(plans(), 1);
+    let tags = run(folder.path(), &["store", "snapshots", "--json"]).exits(0).stdout;
+    assert!(tags.contains(&first) && !tags.contains(&next), "{tags}");
+
+    // what was streamed a moment ago may be in use
+    let batches = ["batches", "--plan", &first, "--rank", "0", "--world-size", "1", "--format", "summary", "-q"];
+    run(folder.path(), &batches).exits(0);
+    let kept = rm(&[&first, "--yes"]).exits(4);
+    assert!(kept.stderr.contains("was streamed at"), "{}", kept.stderr);
+    rm(&[&first, "--yes", "--force"]).exits(0);
+    assert_eq!(plans(), 0);
+    assert!(sql(folder.path(), "select * from stored.batches").as_array().expect("rows").is_empty());
+    rm(&[&first, "--yes"]).exits(3);
+    run(folder.path(), &["store", "check"]).exits(0);
+    // and the same plan can be made again
+    assert_eq!(carry(&size, &[]), first);
+}
+
+#[test]
+fn explain_runs_the_files_of_a_plan_as_they_were_although_they_are_gone() {
+    let folder = store();
+    let file = folder.path().join("mine.sql");
+    std::fs::write(&file, "SELECT trajectory_key, 2 * reward + 1 AS advantage FROM anchors").expect("written");
+    let keep = folder.path().join("keep.sql");
+    std::fs::write(&keep, "SELECT trajectory_id, run_id FROM anchors WHERE n_tokens > 0").expect("written");
+    let more = ["--run", "gym", "--estimator", "mine.sql", "--filter", "keep.sql", "--json"];
+    let planned = plan(folder.path(), &more).exits(0).json();
+    let id = planned["plan_id"].as_str().expect("an id");
+    let explain =
+        |more: &[&str]| run(folder.path(), &[&["explain", "--plan", id, "--train-step", "0"], more].concat()).exits(0);
+    std::fs::write(&file, "SELECT trajectory_key, -7 AS advantage FROM anchors").expect("written");
+    std::fs::remove_file(&keep).expect("removed");
+    let explained = explain(&["--json"]).json();
+    let query = &explained["query"];
+    assert_eq!(query["stored_files"], serde_json::json!(["estimator", "filter"]), "{explained}");
+    assert!(count(&query["n_rows_as_planned"]) > 0, "{explained}");
+    assert_eq!(query["n_rows_as_planned"], query["n_rows_of_train_step"], "{explained}");
+    let told = explain(&[]).stdout;
+    assert!(told.contains("its estimator was a file: run as the plan stores it"), "{told}");
 }
