@@ -33,13 +33,15 @@ pub(super) fn write_local(folder: &FsPath, name: &str, fsync: bool, content: Con
     let mut aside = target.clone().into_os_string();
     aside.push(format!(".{:016x}{ASIDE}", crate::retry::random()));
     let aside = PathBuf::from(aside);
-    let written = write_aside(&aside, &target, fsync, content);
+    let written = write_aside(&aside, &target, fsync, content).and_then(|written| {
+        std::fs::rename(&aside, &target).map_err(|e| durable::failed("rename into place", &target, &e))?;
+        Ok(written)
+    });
     if written.is_err() {
         // it may be what filled the disk; if it cannot be removed, the first error says more
         let _ = std::fs::remove_file(&aside);
     }
     let written = written?;
-    std::fs::rename(&aside, &target).map_err(|e| durable::failed("rename into place", &target, &e))?;
     if fsync {
         made.iter().try_for_each(|folder| durable::flush(folder))?;
     }
@@ -190,7 +192,7 @@ impl Write for Sink {
         }
         // sent only when more comes, so that the last part is never empty
         if self.part.len() == PART_BYTES && !buf.is_empty() {
-            let part = std::mem::take(&mut self.part);
+            let part = std::mem::replace(&mut self.part, Vec::with_capacity(PART_BYTES));
             if self.sender.blocking_send(Message::Part(part.into())).is_err() {
                 return Err(self.refuse(Refused::Failed));
             }
