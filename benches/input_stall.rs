@@ -53,8 +53,19 @@ fn train(lake: &Dressage, rollouts: &Path, dir: &Path) -> (f64, f64) {
     let told = report(
         lake,
         &[
-            "train", "--json", "--quiet", "--model", &model, "--out", &out, "--global-batch-size", GLOBAL_BATCH_SIZE,
-            "--max-tokens-per-micro-batch", MAX_TOKENS, "--set", "weights.init=random",
+            "train",
+            "--json",
+            "--quiet",
+            "--model",
+            &model,
+            "--out",
+            &out,
+            "--global-batch-size",
+            GLOBAL_BATCH_SIZE,
+            "--max-tokens-per-micro-batch",
+            MAX_TOKENS,
+            "--set",
+            "weights.init=random",
         ],
     );
     let number = |key: &str| told[key].as_f64().unwrap_or_else(|| panic!("no {key} in {told}"));

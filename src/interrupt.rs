@@ -68,9 +68,15 @@ pub(crate) fn listen(output: Output, what_now: &'static str, patience: Option<Du
             _ = signalled() => {}
             () = patience_ends => {}
         }
-        std::process::exit(i32::from(EXIT_STOPPED));
+        end_at_once();
     });
     stop
+}
+
+/// Ends the process without its libraries' destructors: those of libtorch would take away what its threads work on.
+fn end_at_once() -> ! {
+    // SAFETY: no pointers; what is written is durable by its own commits, never by an exit handler
+    unsafe { libc::_exit(i32::from(EXIT_STOPPED)) }
 }
 
 /// Waits for the next signal; none where this system has none.

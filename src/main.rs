@@ -44,8 +44,17 @@ fn hush_cancelled_tasks() {
     }));
 }
 
+/// A file that reaches the limit of its size (`ulimit -f`) is a full disk to be told of, not a signal to die by.
+#[cfg(unix)]
+fn fail_writes_at_the_file_size_limit() {
+    // SAFETY: no pointers, and no other thread yet
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 fn main() -> ExitCode {
     hush_cancelled_tasks();
+    #[cfg(unix)]
+    fail_writes_at_the_file_size_limit();
     let cli = cli::Cli::parse();
     match commands::run(cli) {
         Ok(outcome) => outcome.exit_code(),

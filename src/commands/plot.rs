@@ -40,8 +40,7 @@ pub(crate) struct PlotArgs {
 }
 
 /// Drawn where nothing is asked for: what one looks at first.
-const USUAL: [&str; 7] =
-    ["reward_mean", "loss", "kl", "mismatch_k3", "entropy", "grad_norm", "response_tokens_mean"];
+const USUAL: [&str; 7] = ["reward_mean", "loss", "kl", "mismatch_k3", "entropy", "grad_norm", "response_tokens_mean"];
 
 const PANEL: u32 = 130;
 const TITLE: u32 = 28;
@@ -144,7 +143,8 @@ async fn read(session: &dressage_segmenter::Session, runs: &[String]) -> Result<
         let step = batch.column(2).as_primitive::<Int64Type>();
         let value = batch.column(3).as_primitive::<Float64Type>();
         for row in 0..batch.num_rows() {
-            let of = found.entry(metric.value(row).to_owned()).or_default().entry(run.value(row).to_owned()).or_default();
+            let of =
+                found.entry(metric.value(row).to_owned()).or_default().entry(run.value(row).to_owned()).or_default();
             of.insert(step.value(row), value.value(row));
         }
     }
@@ -259,6 +259,9 @@ mod tests {
         let of: BTreeMap<String, Values> = [("a".to_owned(), [(0, 3.0)].into())].into();
         let panel = Panel { metric: "loss", runs: &[], of: &of };
         assert_eq!(panel.range(), (2.5, 3.5));
-        assert_eq!((label(0.0), label(-1234.5), label(1e-7)), ("0".to_owned(), "-1234".to_owned(), "1.0e-7".to_owned()));
+        assert_eq!(
+            (label(0.0), label(-1234.5), label(1e-7)),
+            ("0".to_owned(), "-1234".to_owned(), "1.0e-7".to_owned())
+        );
     }
 }

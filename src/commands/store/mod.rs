@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use dressage_schemas::Table;
-use dressage_storage::Lake;
 use dressage_storage::maintain::{self, CheckOptions, CompactOptions, GcOptions, snapshots};
+use dressage_storage::{Lake, checkpoints};
 use serde::Serialize;
 
 use super::Context;
@@ -128,6 +128,22 @@ Examples:
         #[arg(long)]
         yes: bool,
     },
+    /// Remove one checkpoint of a training run
+    ///
+    /// Says what would go; --yes does it. Without its newest checkpoint a run goes on from the one before, and trains again
+    /// what came after: the way out where files of the newest one are damaged.
+    #[command(after_long_help = "\
+Examples:
+  dressage sql \"select checkpoint_id, optimizer_step, created_at from checkpoints\"
+  dressage store rm-checkpoint nightly-00000120 --yes")]
+    RmCheckpoint {
+        /// The checkpoint's id, or as much of it as no other begins with
+        #[arg(value_name = "ID")]
+        checkpoint: String,
+        /// Do it, instead of saying what would be done
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 fn table(name: &str) -> Result<Table, String> {
@@ -203,6 +219,10 @@ async fn command(lake: &Lake, command: &StoreCommand, output: Output) -> Result<
                     page::needed(&report).join("; ")
                 )));
             }
+            dry_run_note(output, *yes);
+        }
+        StoreCommand::RmCheckpoint { checkpoint, yes } => {
+            print(output, &checkpoints::remove(lake, checkpoint, !yes).await?, page::rm_checkpoint)?;
             dry_run_note(output, *yes);
         }
     }

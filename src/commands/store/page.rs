@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use dressage_storage::checkpoints::RemoveReport;
 use dressage_storage::maintain::snapshots::NamedSnapshot;
 use dressage_storage::maintain::{
     CheckReport, CompactReport, GcReport, MigrateReport, RmPlanReport, RmRunReport, Severity, StoreInfo, VersionInfo,
@@ -156,6 +157,22 @@ pub(super) fn rm_plan(report: &RmPlanReport) -> String {
     }
     for reason in needed(report) {
         text.push_str(&format!("  it is needed: {reason}\n"));
+    }
+    text
+}
+
+pub(super) fn rm_checkpoint(report: &RemoveReport) -> String {
+    let id = &report.checkpoint_id;
+    let mut text = match report.dry_run {
+        true => format!("checkpoint {id} would be removed, with its files\n"),
+        false => format!(
+            "checkpoint {id} removed: {}, {}\n",
+            counted(report.removed.files_removed, "file"),
+            bytes_text(report.removed.bytes_removed)
+        ),
+    };
+    if let Some(before) = &report.goes_on_from {
+        text.push_str(&format!("training run {} then goes on from {before}\n", report.train_run));
     }
     text
 }

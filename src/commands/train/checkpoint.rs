@@ -13,6 +13,9 @@ use super::file::TrainFile;
 use super::journal::now_micros;
 use super::model_files::{Sink, Stored};
 
+/// The key under which a checkpoint's settings keep the hash of the reference.
+pub(super) const REFERENCE_HASH: &str = "reference_hash";
+
 /// Where a run's checkpoints go, and the newest of them.
 #[derive(Debug)]
 pub(super) struct Publisher<'a> {
@@ -21,13 +24,22 @@ pub(super) struct Publisher<'a> {
     file: &'a TrainFile,
     train_run: String,
     newest: Option<CheckpointRow>,
+    /// Hash of the frozen reference's weights, where there is one.
+    pub(super) reference_hash: Option<String>,
 }
 
 impl<'a> Publisher<'a> {
     /// Looks for the newest checkpoint of the run.
     pub(super) fn open(handle: &Handle, lake: &Lake, file: &'a TrainFile, train_run: &str) -> Result<Self> {
         let newest = handle.block_on(checkpoints::latest(lake, train_run))?;
-        Ok(Self { handle: handle.clone(), lake: lake.clone(), file, train_run: train_run.to_owned(), newest })
+        Ok(Self {
+            handle: handle.clone(),
+            lake: lake.clone(),
+            file,
+            train_run: train_run.to_owned(),
+            newest,
+            reference_hash: None,
+        })
     }
 
     /// The checkpoint that the run goes on from; none for a first start.
@@ -71,13 +83,22 @@ impl<'a> Publisher<'a> {
             weight_version: weight_version(&self.train_run, optimizer_step),
             model: trainer.model().config().family.model_type().to_owned(),
             files,
-            settings: self.file.to_json()?,
+            settings: self.settings()?,
             created_at: now_micros(),
             // where they lie and how much they are follows from the rest
             ..CheckpointRow::default()
         };
         let published = self.handle.block_on(checkpoints::publish(&self.lake, row))?;
         Ok(self.newest.insert(published))
+    }
+
+    /// What a checkpoint remembers of what it was made under.
+    fn settings(&self) -> Result<String> {
+        let mut settings = self.file.to_json()?;
+        if let Some(hash) = &self.reference_hash {
+            settings[REFERENCE_HASH] = hash.as_str().into();
+        }
+        Ok(settings.to_string())
     }
 
     /// Removes the checkpoints that the settings do not keep. What fails here is tried again after the next one.

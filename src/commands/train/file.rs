@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use dressage_segmenter::plan::{CostModel, GroupOrder, PlanSettings, Remainder, Scope};
 use dressage_trainer::settings::TrainerSettings;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -240,42 +241,143 @@ impl Default for Data {
 /// Sections that the trainer room reads.
 const TRAINER_SECTIONS: [&str; 7] = ["model", "optimizer", "schedule", "loss", "correction", "kl", "step"];
 
+/// Where each key was written, for messages: the file, or a flag.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    /// The settings file.
+    pub(crate) place: String,
+    /// Keys (`section.key`) that `--set` gave.
+    pub(crate) by_flag: Vec<String>,
+}
+
+impl Written {
+    fn of(&self, key: &str) -> &str {
+        if self.by_flag.iter().any(|flag| flag == key) { "--set" } else { &self.place }
+    }
+
+    /// The message of a section or key that was refused, with the key that is to blame where one alone is.
+    fn refusal<T: DeserializeOwned>(
+        &self,
+        section: Option<&str>,
+        table: &Table,
+        whole: &toml::de::Error,
+    ) -> anyhow::Error {
+        let alone = |key: &str, value: &Value| -> Option<String> {
+            let mut single = Table::new();
+            // what else a section holds may depend on its kind
+            if let Some(kind) = table.get("kind").filter(|_| section.is_some()) {
+                single.insert("kind".to_owned(), kind.clone());
+            }
+            single.insert(key.to_owned(), value.clone());
+            let wrapped = match section {
+                None => single,
+                Some(section) => [(section.to_owned(), Value::Table(single))].into_iter().collect(),
+            };
+            wrapped.try_into::<T>().err().map(|error| error.message().to_owned())
+        };
+        let culprit = table.iter().find_map(|(key, value)| Some((key, value, alone(key, value)?)));
+        let (key, value, message) = match culprit {
+            Some((key, value, message)) => (key.clone(), Some(value), message),
+            None => (String::new(), None, whole.message().to_owned()),
+        };
+        let dotted =
+            [section.unwrap_or_default(), &key].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
+        let place = self.of(&dotted.join("."));
+        // the trainer's own messages say all of it already
+        if message.starts_with('[') {
+            return Failure::invalid(format!("{place}: {message}"));
+        }
+        let named = match (section, value) {
+            (Some(section), Some(value)) => format!("[{section}] {key} = {value}: "),
+            (Some(section), None) => format!("[{section}] "),
+            (None, Some(value)) if !value.is_table() => format!("{key} = {value}: "),
+            _ => String::new(),
+        };
+        Failure::invalid(format!("{place}: {named}{message}"))
+    }
+}
+
 impl TrainFile {
-    /// From the sections of a settings file. `place` is the file, for messages.
+    /// From the sections of a settings file.
     ///
     /// # Errors
-    /// An unknown key or a value that cannot be, naming it.
-    pub(crate) fn read(mut table: Table, place: &str) -> Result<Self> {
-        let invalid = |error: toml::de::Error| Failure::invalid(format!("{place}: {}", error.message()));
+    /// An unknown key or a value that cannot be, naming section, key and value, and where it was written.
+    pub(crate) fn read(mut table: Table, written: &Written) -> Result<Self> {
         let mut trainer = Table::new();
         for section in TRAINER_SECTIONS {
             if let Some(value) = table.remove(section) {
-                // one section at a time, so that the message says which
-                let mut alone = Table::new();
-                alone.insert(section.to_owned(), value.clone());
-                alone
-                    .try_into::<TrainerSettings>()
-                    .map_err(|e| Failure::invalid(format!("{place}: [{section}] {}", e.message())))?;
+                check_section::<TrainerSettings>(section, &value, written)?;
                 trainer.insert(section.to_owned(), value);
             }
         }
-        let mut file: Self = table.try_into().map_err(invalid)?;
-        file.trainer = trainer.try_into().map_err(invalid)?;
-        if file.epochs == 0 {
-            return Err(Failure::invalid(format!("{place}: epochs is 0: at least 1 is needed to train")));
+        for (section, value) in table.iter().filter(|(_, value)| value.is_table()) {
+            check_section::<Self>(section, value, written)?;
         }
-        if file.checkpoints.keep_last == 0 {
-            return Err(Failure::invalid(format!("{place}: [checkpoints] keep_last is 0: at least 1 is kept")));
-        }
+        let plain: Table =
+            table.iter().filter(|(_, value)| !value.is_table()).map(|(k, v)| (k.clone(), v.clone())).collect();
+        plain.clone().try_into::<Self>().map_err(|e| written.refusal::<Self>(None, &plain, &e))?;
+        let whole = |error: toml::de::Error| Failure::invalid(format!("{}: {}", written.place, error.message()));
+        let mut file: Self = table.try_into().map_err(whole)?;
+        file.trainer = trainer.try_into().map_err(whole)?;
+        file.check(written)?;
         Ok(file)
     }
 
+    /// Refuses numbers that no run could be with.
+    fn check(&self, written: &Written) -> Result<()> {
+        let deviation = self.weights.init_deviation;
+        let checkpoints = &self.checkpoints;
+        let refused = [
+            ("epochs", self.epochs == 0, "0", "1 or above"),
+            ("train_steps_max", self.train_steps_max == Some(0), "0", "1 or above, or left out"),
+            ("checkpoints.keep_last", checkpoints.keep_last == 0, "0", "1 or above"),
+            ("checkpoints.every_train_steps", checkpoints.every_train_steps == Some(0), "0", "1 or above, or left out"),
+            (
+                "checkpoints.keep_every_train_steps",
+                checkpoints.keep_every_train_steps == Some(0),
+                "0",
+                "1 or above, or left out",
+            ),
+            (
+                "checkpoints.every",
+                checkpoints.every.0.is_zero(),
+                "0",
+                "above 0; every_train_steps = 1 is the most often",
+            ),
+            (
+                "metrics.tensorboard",
+                self.metrics.tensorboard.as_ref().is_some_and(|folder| folder.as_os_str().is_empty()),
+                "empty",
+                "a folder, or left out",
+            ),
+            (
+                "weights.init_deviation",
+                !(deviation.is_finite() && deviation > 0.0),
+                &deviation.to_string(),
+                "above 0, such as 0.02",
+            ),
+        ];
+        match refused.into_iter().find(|(_, wrong, ..)| *wrong) {
+            Some((key, _, value, expected)) => {
+                Err(Failure::invalid(format!("{}: {key} is {value}: it must be {expected}", written.of(key))))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The same as JSON: what a checkpoint remembers.
-    pub(crate) fn to_json(&self) -> Result<String> {
+    pub(crate) fn to_json(&self) -> Result<serde_json::Value> {
         let mut value = serde_json::to_value(self).context("the settings have no JSON")?;
         value["trainer"] = serde_json::to_value(self.trainer).context("the settings have no JSON")?;
-        Ok(value.to_string())
+        Ok(value)
     }
+}
+
+fn check_section<T: DeserializeOwned>(section: &str, value: &Value, written: &Written) -> Result<()> {
+    let alone: Table = [(section.to_owned(), value.clone())].into_iter().collect();
+    let Err(error) = alone.try_into::<T>() else { return Ok(()) };
+    let empty = Table::new();
+    Err(written.refusal::<T>(Some(section), value.as_table().unwrap_or(&empty), &error))
 }
 
 /// Sets `section.key` (or a key outside of sections) in a table of sections, reading the text as TOML where it is some.
@@ -315,7 +417,8 @@ mod tests {
 
     fn read(text: &str) -> Result<TrainFile, String> {
         let table = text.parse::<Table>().expect("TOML");
-        TrainFile::read(table, "train.toml").map_err(|e| format!("{e:#}"))
+        let written = Written { place: "train.toml".to_owned(), by_flag: vec!["weights.init_seed".to_owned()] };
+        TrainFile::read(table, &written).map_err(|e| format!("{e:#}"))
     }
 
     #[test]
@@ -329,11 +432,19 @@ mod tests {
     #[test]
     fn a_wrong_key_is_named_with_its_section() {
         for (text, words) in [
-            ("[optimizer]\nlearning_rat = 1.0", ["optimizer", "learning_rat"]),
-            ("[plan]\nglobal_batch = 1", ["train.toml", "global_batch"]),
-            ("[checkpoints]\nevery = \"soon\"", ["train.toml", "soon"]),
-            ("epochs = 0", ["epochs", "at least 1"]),
-            ("[checkpoints]\nkeep_last = 0", ["keep_last", "at least 1"]),
+            ("[optimizer]\nlearning_rat = 1.0", ["train.toml: [optimizer]", "learning_rat"]),
+            (
+                "[optimizer]\nbeta1 = 0.5\nlearning_rate = \"x\"",
+                ["train.toml: [optimizer] learning_rate = \"x\"", "f64"],
+            ),
+            ("[optimizer]\nlearning_rate = -1.0", ["train.toml: [optimizer] learning_rate = -1", "0 or"]),
+            ("[plan]\nglobal_batch = 1", ["train.toml: [plan]", "global_batch"]),
+            ("[checkpoints]\nevery = \"soon\"", ["train.toml: [checkpoints] every = \"soon\"", "soon"]),
+            ("[weights]\ninit_seed = \"x\"", ["--set: [weights] init_seed = \"x\"", "i64"]),
+            ("epochs = -1", ["train.toml: epochs = -1", "u32"]),
+            ("epochs = 0", ["epochs is 0", "1 or above"]),
+            ("[checkpoints]\nkeep_last = 0", ["checkpoints.keep_last is 0", "1 or above"]),
+            ("[weights]\ninit_deviation = nan", ["init_deviation is NaN", "above 0"]),
         ] {
             let error = read(text).expect_err(text);
             assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
@@ -348,7 +459,8 @@ mod tests {
             set(&mut table, key, text).expect("set");
         }
         assert!(!is_train_key("grader") && !is_train_key("staleness_keep_versions"));
-        let file = TrainFile::read(table, "flags").expect("reads");
+        let written = Written { place: "flags".to_owned(), by_flag: Vec::new() };
+        let file = TrainFile::read(table, &written).expect("reads");
         assert_eq!((file.epochs, file.trainer.optimizer.learning_rate), (2, 1e-5));
     }
 }

@@ -41,7 +41,9 @@ impl Journal {
             Some(folder) => {
                 let mut events = EventWriter::create(folder, now_seconds()).map_err(Error::from)?;
                 if train_step > 0 {
-                    events.restart(i64::try_from(train_step).unwrap_or(i64::MAX), now_seconds()).map_err(Error::from)?;
+                    events
+                        .restart(i64::try_from(train_step).unwrap_or(i64::MAX), now_seconds())
+                        .map_err(Error::from)?;
                 }
                 Some(events)
             }

@@ -28,7 +28,7 @@ use dressage_trainer::{ModelOptions, Progress, Trainer};
 use serde_json::{Map, Value, json};
 
 use self::checkpoint::{Publisher, weight_version};
-use self::file::{Init, TrainFile};
+use self::file::{Init, TrainFile, Written};
 use self::journal::Journal;
 use self::page::Bar;
 use self::plans::Plans;
@@ -37,7 +37,7 @@ use super::Context;
 use super::store_access::{QueryArgs, runtime, session_settings};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use crate::settings::{Settings, key_value};
+use crate::settings::{Settings, TRAIN_KEYS, key_value};
 
 /// Train a model on the rollouts of a store
 ///
@@ -121,16 +121,22 @@ struct Asked {
 impl Asked {
     fn of(context: &Context, args: &TrainArgs) -> Result<Self> {
         let mut table = context.layers.train().clone();
-        let place = context.layers.train_place();
+        let mut written = Written { place: context.layers.train_place(), by_flag: Vec::new() };
         let mut variables = Vec::new();
         for (key, value) in &args.set {
             if file::is_train_key(key) {
                 file::set(&mut table, key, value)?;
+                written.by_flag.push(key.clone());
+            } else if key.contains('.') {
+                return Err(Failure::invalid(format!(
+                    "--set {key}: there is no such section; the sections of training are {}",
+                    TRAIN_KEYS.join(", ")
+                )));
             } else {
                 variables.push((key.clone(), value.clone()));
             }
         }
-        let mut file = TrainFile::read(table, &place)?;
+        let mut file = TrainFile::read(table, &written)?;
         overlay(&mut file.out, args.out.as_ref());
         overlay(&mut file.train_run, args.train_run.as_ref());
         overlay(&mut file.weights.model, args.model.as_ref());
@@ -143,7 +149,8 @@ impl Asked {
         overlay(&mut file.train_steps_max, args.train_steps_max.as_ref());
         overlay(&mut file.metrics.tensorboard, args.tensorboard.as_ref());
         if let Some(device) = &args.device {
-            file.trainer.model.device = DeviceChoice::try_from(device.clone()).map_err(dressage_trainer::Error::from)?;
+            file.trainer.model.device =
+                DeviceChoice::try_from(device.clone()).map_err(dressage_trainer::Error::from)?;
         }
         let train_run = train_run(&file)?;
         let settings = context.layers.settings()?;
@@ -162,26 +169,46 @@ fn train_run(file: &TrainFile) -> Result<String> {
     let last_part = |out: &str| out.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
     let name = file.train_run.clone().or_else(|| file.out.as_deref().map(last_part)).unwrap_or_default();
     if name.is_empty() || name == "." || name == ".." {
-        return Err(Failure::invalid("the training run needs a name: --train-run NAME, or --out, whose last part it is"));
+        return Err(Failure::invalid(
+            "the training run needs a name: --train-run NAME, or --out, whose last part it is",
+        ));
     }
     Ok(name)
 }
 
 pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
+    let began = Instant::now();
     let asked = Asked::of(context, args)?;
     asked.file.trainer.check().map_err(dressage_trainer::Error::from)?;
     let model = asked.file.weights.model.clone();
-    let model = model.ok_or_else(|| Failure::invalid("name the model to begin with: --model DIR, or [weights] model"))?;
+    let model =
+        model.ok_or_else(|| Failure::invalid("name the model to begin with: --model DIR, or [weights] model"))?;
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
     let output = context.output;
     let lake = handle.block_on(context.open_lake(&asked.settings))?;
     let store = context.store_settings(&asked.settings);
-    let out = asked.file.out.as_deref().map(|out| weights::open_out(out, &store, &handle)).transpose()?;
     let base = weights::open(&model, &store, &handle)?;
+    let out = match asked.file.out.as_deref() {
+        None => None,
+        Some(out) => {
+            let out = weights::open_out(out, &asked.train_run, &store, &handle).context("--out cannot be used")?;
+            for (what, uri) in [("model", Some(&model)), ("reference", asked.file.weights.reference.as_ref())] {
+                if let Some(uri) = uri
+                    && weights::is_same_place(out.uri(), uri)
+                {
+                    return Err(Failure::invalid(format!(
+                        "--out is the folder of the {what} ({uri}), which the run would read other weights from when it goes \
+                         on: name another"
+                    )));
+                }
+            }
+            Some(out)
+        }
+    };
 
-    let publisher = Publisher::open(&handle, &lake, &asked.file, &asked.train_run)?;
-    let (trainer, progress) = begin(&asked, &publisher, &base, &handle, context)?;
+    let mut publisher = Publisher::open(&handle, &lake, &asked.file, &asked.train_run)?;
+    let (trainer, progress) = begin(&asked, &mut publisher, &base, &handle, context)?;
     let tensorboard = asked.file.metrics.tensorboard.as_deref();
     let journal = Journal::open(&handle, &lake, tensorboard, trainer.train_steps())?;
     let stop = {
@@ -197,7 +224,7 @@ pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
         progress,
         publisher,
         journal,
-        plans: Plans { lake: &lake, file: &asked.file, session },
+        plans: Plans { lake: &lake, file: &asked.file, session, output },
         tokenizer: &base,
         stop: stop.clone(),
         output,
@@ -216,7 +243,7 @@ pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
         output.note(&format!("weights {version} are at {}", out.uri()));
     }
     if output.json {
-        output.json(&report(&run.done, ended, &asked, &version, checkpoint_id.as_deref()))?;
+        output.json(&report((&run.done, began), ended, &asked, &version, checkpoint_id.as_deref()))?;
     } else {
         output.text(&page::summary(&run.done, ended, output.paint()))?;
     }
@@ -227,7 +254,7 @@ pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
 /// The trainer, at the beginning of its run or where the newest checkpoint left it.
 fn begin(
     asked: &Asked,
-    publisher: &Publisher<'_>,
+    publisher: &mut Publisher<'_>,
     base: &dressage_storage::BlockingFolder,
     handle: &tokio::runtime::Handle,
     context: &Context,
@@ -243,9 +270,17 @@ fn begin(
     let reference = match given.reference.as_deref() {
         Some(uri) => {
             let folder = weights::open(uri, &context.store_settings(&asked.settings), handle)?;
+            publisher.reference_hash = Some(weights::hash(&folder)?);
             Some(weights::load(&folder, frozen)?)
         }
-        None if settings.kl.coefficient > 0.0 => Some(first(frozen)?),
+        None if settings.kl.coefficient > 0.0 => {
+            // random weights follow from their seed
+            publisher.reference_hash = match given.init {
+                Init::Load => Some(weights::hash(base)?),
+                Init::Random => None,
+            };
+            Some(first(frozen)?)
+        }
         None => None,
     };
     let mut trainer = Trainer::new(first(options)?, reference, *settings)?;
@@ -254,26 +289,37 @@ fn begin(
         return Ok((trainer, Progress::new(&asked.train_run)));
     };
     let row = publisher.newest().context("a checkpoint's files without the checkpoint")?;
-    let progress = checkpoint::restore(&mut trainer, row, &folder)
-        .with_context(|| format!("training run {} cannot go on from checkpoint {}", asked.train_run, row.checkpoint_id))?;
+    let before: Value = serde_json::from_str(&row.settings).unwrap_or_default();
+    if let (Some(before), Some(now)) = (before[checkpoint::REFERENCE_HASH].as_str(), &publisher.reference_hash)
+        && before != now
+    {
+        return Err(Failure::invalid(format!(
+            "the weights of the reference are not those that training run {} was compared with so far: put them back, or \
+             give this one another --train-run",
+            asked.train_run
+        )));
+    }
+    let progress = checkpoint::restore(&mut trainer, row, &folder).with_context(|| {
+        format!("training run {} cannot go on from checkpoint {}", asked.train_run, row.checkpoint_id)
+    })?;
     context.output.note(&format!(
         "training run {}: going on after {} train steps, from checkpoint {}",
         asked.train_run, row.optimizer_step, row.checkpoint_id
     ));
-    for difference in differences(&row.settings, &asked.file.to_json()?) {
+    for difference in differences(&before, &asked.file.to_json()?) {
         context.output.note(&format!("warning: set differently than before: {difference}"));
     }
     Ok((trainer, progress))
 }
 
 /// Settings of training that changed since a checkpoint, as `key: before → now`. Where the results go is no such change.
-fn differences(before: &str, now: &str) -> Vec<String> {
+fn differences(before: &Value, now: &Value) -> Vec<String> {
     const OF_NO_EFFECT: [&str; 6] = ["out", "train_steps_max", "checkpoints", "metrics", "data", "epochs"];
-    let parse = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap_or_default();
-    let (before, now) = (parse(before), parse(now));
     let mut found = Vec::new();
-    for key in now.keys().filter(|key| !OF_NO_EFFECT.contains(&key.as_str())) {
-        compare(key, before.get(key).unwrap_or(&Value::Null), &now[key], &mut found);
+    for (key, value) in now.as_object().into_iter().flatten() {
+        if !OF_NO_EFFECT.contains(&key.as_str()) {
+            compare(key, &before[key], value, &mut found);
+        }
     }
     found
 }
@@ -290,9 +336,17 @@ fn compare(key: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn report(done: &Done, ended: Ended, asked: &Asked, version: &str, checkpoint_id: Option<&str>) -> Value {
+fn report(
+    (done, began): (&Done, Instant),
+    ended: Ended,
+    asked: &Asked,
+    version: &str,
+    checkpoint_id: Option<&str>,
+) -> Value {
     let metrics = |of: &Option<StepMetrics>| -> Value {
-        of.as_ref().map_or(Value::Null, |m| m.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>().into())
+        of.as_ref().map_or(Value::Null, |m| {
+            m.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>().into()
+        })
     };
     json!({
         "train_run": asked.train_run,
@@ -308,6 +362,9 @@ fn report(done: &Done, ended: Ended, asked: &Asked, version: &str, checkpoint_id
         "trained_tokens": done.trained_tokens,
         "seconds": done.seconds,
         "input_stall_seconds": done.input_stall_seconds,
+        "checkpoint_seconds": done.checkpoint_seconds,
+        "wall_seconds": began.elapsed().as_secs_f64(),
+        "carried_trajectories": done.carried,
         "weight_version": version,
         "checkpoint_id": checkpoint_id,
         "out": asked.file.out,

@@ -20,6 +20,8 @@ pub(super) struct Bar {
     said_at: Option<Instant>,
     of_plan: i32,
     done: i32,
+    /// What there is to say of the last train step.
+    last: Option<String>,
 }
 
 impl Bar {
@@ -32,7 +34,7 @@ impl Bar {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { output, bar, said_at: None, of_plan: 0, done: 0 }
+        Self { output, bar, said_at: None, of_plan: 0, done: 0, last: None }
     }
 
     /// A plan begins, or goes on at a train step.
@@ -59,14 +61,15 @@ impl Bar {
         match &self.bar {
             Some(bar) => {
                 bar.inc(1);
-                bar.set_message(line);
+                bar.set_message(line.clone());
             }
             None if self.said_at.is_none_or(|at| at.elapsed() >= LINE_INTERVAL) => {
                 self.said_at = Some(Instant::now());
-                self.output.note(&format!("train step {}/{}  {line}", self.done, self.of_plan));
+                self.output.note(&format!("{} of {} train steps  {line}", self.done, self.of_plan));
             }
             None => {}
         }
+        self.last = Some(line);
     }
 
     /// A remark that does not tear the bar.
@@ -78,8 +81,10 @@ impl Bar {
     }
 
     pub(super) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        match (&self.bar, &self.last) {
+            (Some(bar), _) => bar.finish_and_clear(),
+            (None, Some(line)) => self.output.note(&format!("{} of {} train steps  {line}", self.done, self.of_plan)),
+            (None, None) => {}
         }
     }
 }
@@ -138,6 +143,11 @@ pub(super) fn summary(done: &Done, ended: Ended, paint: Paint) -> String {
             grouped(done.skipped)
         )));
     }
+    if done.train_steps > 0 && done.with_gradient == 0 {
+        text.push_str(&paint.yellow(
+            "warning: no train step had a gradient: every advantage or mask was 0; `dressage plan --dry-run` shows advantages\n",
+        ));
+    }
     if let (Some(first), Some(last)) = (&done.first, &done.last) {
         let rows = TOLD.iter().filter_map(|name| {
             let (first, last) = (first.get(name)?, last.get(name)?);
@@ -153,6 +163,12 @@ pub(super) fn summary(done: &Done, ended: Ended, paint: Paint) -> String {
         Ended::Stopped => "stopped; the same command goes on from the checkpoint",
     };
     text.push_str(why);
+    if done.carried > 0 {
+        text.push_str(&format!(
+            "; {} trajectories wait for a plan that they fill a train step of",
+            grouped(done.carried)
+        ));
+    }
     text.push('\n');
     text
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use anyhow::Result;
 use dressage_segmenter::plan::{PlanRequest, Planner, Trained};
 use dressage_segmenter::{Session, SessionSettings, StoredPlan};
-use dressage_storage::Lake;
+use dressage_storage::{Lake, plans};
 use dressage_trainer::Progress;
 
 use super::file::TrainFile;
 use crate::commands::plan as plan_command;
 use crate::failure::Failure;
+use crate::output::Output;
 
 /// The ranks of a run on one machine.
 const WORLD_SIZE: u32 = 1;
@@ -23,6 +24,7 @@ pub(super) struct Plans<'a> {
     pub(super) file: &'a TrainFile,
     /// Variables of the SQL session that plans are made in.
     pub(super) session: SessionSettings,
+    pub(super) output: Output,
 }
 
 impl Plans<'_> {
@@ -71,6 +73,7 @@ impl Plans<'_> {
     /// In the first epoch plans are made (or the named one is taken) one after the other; later epochs go through the
     /// same ones again. A run that was through all its epochs begins its first again with rollouts that came since.
     pub(super) async fn next(&self, progress: &mut Progress) -> Result<Option<StoredPlan>> {
+        self.forget_removed(progress).await?;
         if let Some(id) = &progress.plan_id {
             let plan = self.open(id).await?;
             let n_train_steps = plan.row().n_train_steps;
@@ -107,6 +110,22 @@ impl Plans<'_> {
             return Ok(Some(begun(plan, progress)));
         }
         Ok(None)
+    }
+
+    /// Plans that were removed since, with a run of rollouts or by themselves, were trained as far as they were: the run goes
+    /// on without them.
+    async fn forget_removed(&self, progress: &mut Progress) -> Result<()> {
+        let there: Vec<String> = plans::list(self.lake).await?.into_iter().map(|row| row.plan_id).collect();
+        progress.plans.retain(|id| there.contains(id));
+        if let Some(id) = progress.plan_id.take_if(|id| !there.contains(id)) {
+            self.output.note(&format!(
+                "plan {id} is not in the store any more (removed with its rollouts?): going on without it, after {} of its train steps",
+                progress.next_train_step
+            ));
+            progress.next_train_step = 0;
+            progress.old_logprobs.clear();
+        }
+        Ok(())
     }
 
     /// A run in the middle of a plan does not leave it for another.

@@ -53,6 +53,12 @@ pub(super) struct Done {
     pub(super) first: Option<StepMetrics>,
     pub(super) last: Option<StepMetrics>,
     pub(super) plans: Vec<String>,
+    /// Train steps with a gradient.
+    pub(super) with_gradient: u64,
+    /// Trajectories that the last plan left for the next one.
+    pub(super) carried: u64,
+    /// Of the wall time, what checkpoints took.
+    pub(super) checkpoint_seconds: f64,
 }
 
 /// A training run in this process.
@@ -107,6 +113,7 @@ impl Run<'_> {
         let rewards = self.handle.block_on(rewards(plan))?;
         let n_train_steps = plan.row().n_train_steps;
         self.bar.plan(plan, self.progress.next_train_step);
+        self.done.carried = carried(plan);
         if self.progress.next_train_step >= n_train_steps {
             return Ok(());
         }
@@ -239,6 +246,7 @@ impl Run<'_> {
         if self.since_checkpoint.0 == 0 {
             return Ok(());
         }
+        let began = Instant::now();
         // its train steps count as trained from then on: their record has to be there
         self.journal.flush()?;
         let row = self.publisher.publish(&self.trainer, &self.progress, &Stored(self.tokenizer))?;
@@ -247,12 +255,14 @@ impl Run<'_> {
         if let Err(error) = self.publisher.thin_out() {
             self.output.note(&format!("warning: old checkpoints were not removed: {error:#}"));
         }
+        self.done.checkpoint_seconds += began.elapsed().as_secs_f64();
         Ok(())
     }
 
     fn count(&mut self, metrics: StepMetrics, skipped: bool, stall: Duration) {
         let of = |name| metrics.get(name).unwrap_or(0.0);
         self.done.train_steps += 1;
+        self.done.with_gradient += u64::from(of(names::GRAD_NORM) > 0.0);
         self.done.skipped += u64::from(skipped);
         self.done.tokens += of(names::TOKENS);
         self.done.trained_tokens += of(names::TRAINED_TOKENS);
@@ -272,9 +282,20 @@ impl Run<'_> {
     }
 }
 
+/// Trajectories of groups that did not fill a train step and wait for the plan after this one.
+fn carried(plan: &StoredPlan) -> u64 {
+    let summary: serde_json::Value = serde_json::from_str(&plan.row().summary).unwrap_or_default();
+    match summary["remainder"]["policy"].as_str() {
+        Some("carry") => summary["remainder"]["n_trajectories"].as_u64().unwrap_or(0),
+        _ => 0,
+    }
+}
+
 /// The rewards of the plan's trajectories, as the plan saw them.
 async fn rewards(plan: &StoredPlan) -> Result<HashMap<i64, f64>> {
-    let settings = SessionSettings { set: plan.variables().clone(), ..SessionSettings::default() };
+    let mut settings = SessionSettings { set: plan.variables().clone(), ..SessionSettings::default() };
+    // rewards depend on neither, and the files that they may name need not be there any more
+    settings.set.retain(|name, _| name != "estimator" && name != "filter");
     let session = Session::open(plan.pinned().clone(), settings)?;
     let mut rows = session.sql("SELECT trajectory_key, reward FROM trajectories WHERE reward IS NOT NULL").await?;
     let mut rewards = HashMap::new();
@@ -288,8 +309,8 @@ async fn rewards(plan: &StoredPlan) -> Result<HashMap<i64, f64>> {
 
 /// Log-probs of the trained tokens of a micro-batch, a row a segment.
 fn logprob_rows(context: &RowContext, fed: &Fed, parts: Vec<SegmentLogprobs>) -> Vec<TrainerLogprobRow> {
-    let row = |((segment, (trajectory_key, write_id)), part): ((&Segment, &(i64, i64)), SegmentLogprobs)| {
-        TrainerLogprobRow {
+    let row =
+        |((segment, (trajectory_key, write_id)), part): ((&Segment, &(i64, i64)), SegmentLogprobs)| TrainerLogprobRow {
             train_run: context.train_run.clone(),
             plan_id: context.plan_id.clone(),
             train_step: context.train_step,
@@ -303,8 +324,7 @@ fn logprob_rows(context: &RowContext, fed: &Fed, parts: Vec<SegmentLogprobs>) ->
             logprobs: part.logprobs,
             trainer_logprobs: part.trainer_logprobs,
             recorded_at: context.recorded_at,
-        }
-    };
+        };
     let segments = fed.batch.segments().iter().zip(&fed.keys).zip(parts);
     segments.filter(|(_, part)| !part.token_places.is_empty()).map(row).collect()
 }

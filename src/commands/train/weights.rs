@@ -2,16 +2,20 @@
 
 use anyhow::{Context as _, Result};
 use dressage_storage::{BlockingFolder, ObjectFolder, StoreSettings};
-use dressage_trainer::checkpoint::copy_tokenizer_files;
+use dressage_trainer::checkpoint::{TOKENIZER_FILES, copy_tokenizer_files};
 use dressage_trainer::{Model, ModelConfig, ModelFiles, ModelOptions, ModelSink, Trainer};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::model_files::{Sink, Stored};
 use crate::failure::Failure;
 
 /// What says that a folder's weights are ours, and which: written last.
 const MARKER: &str = "dressage.json";
+
+/// What says that weights of ours are on their way to a folder.
+const BEGUN: &str = "dressage.begun";
 
 /// A model's folder.
 pub(super) fn open(uri: &str, settings: &StoreSettings, handle: &Handle) -> Result<BlockingFolder> {
@@ -37,19 +41,68 @@ pub(super) fn random(folder: &BlockingFolder, seed: i64, deviation: f64, options
     Ok(Model::random(config, deviation, options)?)
 }
 
-/// A place that weights are published to: empty, or holding weights that we published.
-pub(super) fn open_out(uri: &str, settings: &StoreSettings, handle: &Handle) -> Result<BlockingFolder> {
+/// A hash of a model's weights as they are stored: whether a frozen reference is what it was.
+pub(super) fn hash(folder: &BlockingFolder) -> Result<String> {
+    let mut hash = Xxh3::new();
+    for file in folder.list()?.into_iter().filter(|file| file.name.ends_with(".safetensors")) {
+        hash.update(file.name.as_bytes());
+        hash.update(&Stored(folder).open(&file.name)?);
+    }
+    Ok(format!("{:032x}", hash.digest128()))
+}
+
+/// Whether a name means the folder of a URI.
+pub(super) fn is_same_place(uri: &str, name: &str) -> bool {
+    let canonical = |text: &str| -> String {
+        let trimmed = text.trim_end_matches('/');
+        std::fs::canonicalize(trimmed).map_or_else(|_| trimmed.to_owned(), |path| path.display().to_string())
+    };
+    canonical(uri) == canonical(name)
+}
+
+/// A place that weights are published to: empty, or holding weights that this run published, and nothing else. It is
+/// written to once, so that what would fail at the end of a run fails at its beginning.
+pub(super) fn open_out(
+    uri: &str,
+    train_run: &str,
+    settings: &StoreSettings,
+    handle: &Handle,
+) -> Result<BlockingFolder> {
     let folder = handle.block_on(ObjectFolder::open(uri, settings))?.blocking(handle.clone());
     let files = folder.list()?;
-    if !files.is_empty() && !files.iter().any(|file| file.name == MARKER) {
+    let there = published(&folder)?;
+    let whose = there.as_ref().and_then(|marker| marker["train_run"].as_str()).unwrap_or_default();
+    if there.is_some() && whose != train_run {
         return Err(Failure::invalid(format!(
-            "{} holds {} files that dressage did not write ({}, …): name an empty folder for --out",
-            folder.uri(),
-            files.len(),
-            files[0].name
+            "{} holds the weights of training run `{whose}`: name another folder for those of `{train_run}`",
+            folder.uri()
         )));
     }
+    let is_ours = |name: &str| {
+        let named = there.as_ref().and_then(|marker| marker["files"].as_array());
+        name == MARKER || named.is_some_and(|files| files.iter().any(|file| file["path"] == name))
+    };
+    // without a marker they are what an interrupted publication left
+    let left_over = |name: &str| name == "config.json" || name.ends_with(".safetensors") || is_tokenizer_file(name);
+    let strange = files.iter().find(|file| match there {
+        Some(_) => !is_ours(&file.name),
+        None => !(files.iter().any(|f| f.name == BEGUN) && (file.name == BEGUN || left_over(&file.name))),
+    });
+    if let Some(strange) = strange {
+        return Err(Failure::invalid(format!(
+            "{} holds {}, which this training run did not write: name an empty folder for --out",
+            folder.uri(),
+            strange.name
+        )));
+    }
+    if there.is_none() {
+        folder.write(BEGUN, &mut |out| writeln!(out, "weights of training run {train_run} come here"))?;
+    }
     Ok(folder)
+}
+
+fn is_tokenizer_file(name: &str) -> bool {
+    TOKENIZER_FILES.contains(&name)
 }
 
 /// Publishes the weights: a reader that waits for `dressage.json` sees them whole.
@@ -64,6 +117,9 @@ pub(super) fn publish(
     }
     // from here on the old weights are not whole, and nothing says that they are
     let before = out.list()?;
+    if !before.iter().any(|file| file.name == BEGUN) {
+        out.write(BEGUN, &mut |file| writeln!(file, "weights of training run {train_run} come here"))?;
+    }
     if before.iter().any(|file| file.name == MARKER) {
         out.delete(MARKER)?;
     }
@@ -71,11 +127,12 @@ pub(super) fn publish(
     trainer.save_weights(&mut sink)?;
     copy_tokenizer_files(tokenizer, &mut sink)?;
     for old in before.iter().map(|old| &old.name) {
-        if old != MARKER && !sink.files.iter().any(|new| new.path == *old) {
+        if old != MARKER && old != BEGUN && !sink.files.iter().any(|new| new.path == *old) {
             out.delete(old)?;
         }
     }
-    let files: Vec<Value> = sink.files.iter().map(|f| json!({ "path": f.path, "bytes": f.bytes, "blake3": f.hash })).collect();
+    let files: Vec<Value> =
+        sink.files.iter().map(|f| json!({ "path": f.path, "bytes": f.bytes, "blake3": f.hash })).collect();
     let marker = json!({
         "weight_version": weight_version,
         "train_run": train_run,
@@ -86,6 +143,7 @@ pub(super) fn publish(
         serde_json::to_writer_pretty(&mut *out, &marker)?;
         out.write_all(b"\n")
     })?;
+    out.delete(BEGUN)?;
     Ok(())
 }
 

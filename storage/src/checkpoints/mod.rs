@@ -17,7 +17,7 @@ mod rows;
 use dressage_schemas::Table;
 use dressage_schemas::tables::checkpoints::{self, CheckpointRow};
 
-pub use retire::{RetireReport, retire};
+pub use retire::{RemoveReport, RetireReport, remove, retire};
 pub(crate) use rows::{checkpoint_rows, in_force};
 
 use crate::error::{Error, Result};

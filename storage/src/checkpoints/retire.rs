@@ -3,7 +3,7 @@
 use dressage_schemas::tables::checkpoints::CheckpointRow;
 use serde::Serialize;
 
-use super::{T, chain, files, is_elsewhere, list};
+use super::{T, chain, files, find, is_elsewhere, latest, list};
 use crate::error::Result;
 use crate::fault;
 use crate::lake::Lake;
@@ -39,19 +39,66 @@ pub async fn retire(lake: &Lake, train_run: &str, keep_last: usize, keep_every: 
     delete(lake, T, &predicate).await?;
     fault::point("after", "retired");
     for row in retired {
-        let folder = files(lake, &row).await?;
-        if is_elsewhere(&row.location) {
-            for file in &row.files {
-                folder.delete(&file.path).await?;
-            }
-            report.files_removed += row.files.len() as u64;
-        } else {
-            report.files_removed += folder.delete_all().await?;
-        }
-        report.bytes_removed += u64::try_from(row.n_bytes).unwrap_or(0);
-        report.checkpoints_removed.push(row.checkpoint_id);
+        remove_files(lake, row, &mut report).await?;
     }
     Ok(report)
+}
+
+/// Removes one checkpoint. Without the newest one, such as one whose files are damaged, its run goes on from the one before
+/// and trains again what came after that.
+///
+/// # Errors
+/// `NotFound` where there is none of that id or beginning, `Invalid` where there are several; whatever the store answers.
+pub async fn remove(lake: &Lake, id: &str, dry_run: bool) -> Result<RemoveReport> {
+    let row = find(lake, id).await?;
+    let newest = latest(lake, &row.train_run).await?.is_some_and(|newest| newest.checkpoint_id == row.checkpoint_id);
+    let before = list(lake, Some(&row.train_run)).await?;
+    let goes_on_from = before.iter().rev().find(|other| other.optimizer_step < row.optimizer_step);
+    let mut report = RemoveReport {
+        checkpoint_id: row.checkpoint_id.clone(),
+        train_run: row.train_run.clone(),
+        goes_on_from: goes_on_from.filter(|_| newest).map(|other| other.checkpoint_id.clone()),
+        dry_run,
+        removed: RetireReport::default(),
+    };
+    if !dry_run {
+        let predicate =
+            format!("train_run = {} AND checkpoint_id = {}", quoted(&row.train_run), quoted(&row.checkpoint_id));
+        delete(lake, T, &predicate).await?;
+        remove_files(lake, row, &mut report.removed).await?;
+    }
+    Ok(report)
+}
+
+/// What removing one checkpoint does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RemoveReport {
+    /// The checkpoint.
+    pub checkpoint_id: String,
+    /// Its training run.
+    pub train_run: String,
+    /// What the run then goes on from; none where it was not the newest, or where it was the only one and the run begins anew.
+    pub goes_on_from: Option<String>,
+    /// Whether nothing was removed.
+    pub dry_run: bool,
+    /// What was removed.
+    pub removed: RetireReport,
+}
+
+/// Removes the files of a checkpoint whose row is gone.
+async fn remove_files(lake: &Lake, row: CheckpointRow, report: &mut RetireReport) -> Result<()> {
+    let folder = files(lake, &row).await?;
+    if is_elsewhere(&row.location) {
+        for file in &row.files {
+            folder.delete(&file.path).await?;
+        }
+        report.files_removed += row.files.len() as u64;
+    } else {
+        report.files_removed += folder.delete_all().await?;
+    }
+    report.bytes_removed += u64::try_from(row.n_bytes).unwrap_or(0);
+    report.checkpoints_removed.push(row.checkpoint_id);
+    Ok(())
 }
 
 /// Of the checkpoints of a run, oldest first, those that go.

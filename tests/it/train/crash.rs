@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use dressage_rig::{Credentials, Dressage, Fault, FaultPlan, FaultRule, FaultProxy, Seed, Weed};
+use dressage_rig::{Credentials, Dressage, Fault, FaultPlan, FaultProxy, FaultRule, Seed, Weed};
 
 use super::{Setting, report};
 use crate::whole::{local, on_s3};

@@ -37,8 +37,18 @@ fn a_run_in_pieces_is_the_run_in_one_on_s3() {
 fn a_run_in_pieces_is_the_run_in_one_in_bf16_with_a_schedule_and_several_steps_a_policy() {
     let dir = tempfile::tempdir().expect("a folder");
     let more = [
-        "--set", "model.kind=bf16", "--set", "step.train_steps_per_policy=3", "--set", "schedule.shape=cosine", "--set",
-        "schedule.warmup_steps=2", "--set", "schedule.total_steps=7", "--set", "kl.coefficient=0.01",
+        "--set",
+        "model.kind=bf16",
+        "--set",
+        "step.train_steps_per_policy=3",
+        "--set",
+        "schedule.shape=cosine",
+        "--set",
+        "schedule.warmup_steps=2",
+        "--set",
+        "schedule.total_steps=7",
+        "--set",
+        "kl.coefficient=0.01",
     ];
     in_pieces(local(&dir.path().join("store")), dir.path(), &more).expect("the same");
 }
@@ -49,7 +59,7 @@ fn sigterm_finishes_the_step_makes_a_checkpoint_and_exits_0() {
     let setting = Setting::make(local(&dir.path().join("store")), dir.path(), 400).expect("made");
     let args = setting.planning_args("stopped", &[]);
     let running = setting.dressage.spawn(&args).expect("starts");
-    while !running.stderr().expect("read").contains("train step ") {
+    while !running.stderr().expect("read").contains(" train steps  ") {
         std::thread::sleep(Duration::from_millis(20));
     }
     running.signal(libc::SIGTERM).expect("there");

@@ -28,9 +28,26 @@ fn real_rollouts_become_weights_metrics_and_a_checkpoint() {
     tiny_qwen3(&model).expect("made");
     let (model, out_text) = (model.display().to_string(), out.display().to_string());
     let args = [
-        "train", "--json", "--model", &model, "--out", &out_text, "--global-batch-size", "4",
-        "--max-tokens-per-micro-batch", "4096", "--set", "weights.init=random", "--set", "loss.kind=cross_entropy",
-        "--set", "optimizer.learning_rate=1e-2", "--set", "metrics.logprobs=true", "--train-steps-max", "3",
+        "train",
+        "--json",
+        "--model",
+        &model,
+        "--out",
+        &out_text,
+        "--global-batch-size",
+        "4",
+        "--max-tokens-per-micro-batch",
+        "4096",
+        "--set",
+        "weights.init=random",
+        "--set",
+        "loss.kind=cross_entropy",
+        "--set",
+        "optimizer.learning_rate=1e-2",
+        "--set",
+        "metrics.logprobs=true",
+        "--train-steps-max",
+        "3",
     ]
     .map(str::to_owned);
     let trained = report(&lake, &args).expect("trained");
@@ -79,7 +96,8 @@ fn models_are_read_from_buckets_and_published_to_them() -> Result<()> {
     ensure!(trained["train_steps"] == 2, "{trained}");
     // the second run begins with the first one's weights, as they lie in the bucket
     let args = with(with(setting.planning_args("second", &[]), "--model", &first), "--out", &second);
-    let loads: Vec<String> = args.into_iter().map(|arg| arg.replace("weights.init=random", "weights.init=load")).collect();
+    let loads: Vec<String> =
+        args.into_iter().map(|arg| arg.replace("weights.init=random", "weights.init=load")).collect();
     ensure!(report(&setting.dressage, &loads)?["train_steps"] == 2);
     let again = report(&setting.dressage, &loads)?;
     ensure!(again["ended"] == "nothing_left", "{again}");
@@ -97,9 +115,9 @@ fn a_run_trains_what_came_since_and_nothing_twice() {
     setting.ingest(&super::random_games(&mut dressage_rig::Seed::new(8), 16), 1).expect("more");
     let more = report(&setting.dressage, &args).expect("more");
     assert_eq!(more["train_steps"], 2, "{more}");
-    let twice = setting.dressage.sql(
-        "select b.trajectory_key from batches b group by b.trajectory_key having count(distinct b.plan_id) > 1",
-    );
+    let twice = setting
+        .dressage
+        .sql("select b.trajectory_key from batches b group by b.trajectory_key having count(distinct b.plan_id) > 1");
     assert!(twice.expect("asked").is_empty());
     assert_eq!(setting.metric("run", "loss").expect("losses").len(), 7);
 }

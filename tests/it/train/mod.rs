@@ -5,8 +5,9 @@ mod crash;
 #[path = "../../../examples/counting/game.rs"]
 mod game;
 mod goes_on;
-mod learns;
 mod lake;
+mod learns;
+mod leaves;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
