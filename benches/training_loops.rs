@@ -97,8 +97,8 @@ async fn ours(store: &Path, seed: i64) -> (f64, Made) {
     let planner =
         Planner::new(&session, Arc::new(snapshot.clone()), snapshot.versions(), request).await.expect("a planner");
     let tag = plans::snapshot_tag(planner.plan_id());
-    let (named, plan) = tokio::join!(snapshots::create(&snapshot, Some(&tag)), planner.plan());
-    let (named, mut plan) = (named.expect("a snapshot"), plan.expect("a plan"));
+    let named = snapshots::create(&snapshot, Some(&tag)).await.expect("a snapshot");
+    let mut plan = planner.plan().await.expect("a plan");
     plan.row.snapshot_id = named.snapshot_id;
     let made = StoredPlan::made(&plan, &snapshot).expect("our own plan");
     let options = StreamOptions { hashes: false, ..StreamOptions::of_rank(0, 1) };

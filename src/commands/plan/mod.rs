@@ -222,15 +222,12 @@ fn all_planned(context: &Context, asked: &Asked<'_>, planned: Result<Outcome>) -
     Ok(Outcome::Done)
 }
 
-/// Makes the plan and stores it. Its snapshot is tagged while it is made, and before it is stored: what it pins cannot be
-/// collected.
+/// Makes the plan and stores it. Its snapshot is tagged first, so that nothing it reads can be collected meanwhile.
 async fn store(lake: &Lake, snapshot: &Snapshot, planner: &Planner<'_>) -> Result<Plan> {
     let tag = plans::snapshot_tag(planner.plan_id());
-    // boxed: both are large
-    let (named, plan) = tokio::join!(Box::pin(snapshots::create(snapshot, Some(&tag))), Box::pin(planner.plan()));
-    let named = named?;
+    let named = snapshots::create(snapshot, Some(&tag)).await?;
     let stored = async {
-        let mut plan = plan?;
+        let mut plan = planner.plan().await?;
         plan.row.snapshot_id = named.snapshot_id;
         plans::append(lake, plan.row.clone(), &plan.batches).await?;
         anyhow::Ok(plan)
