@@ -1,12 +1,14 @@
 //! `dressage reference-pages`: docs/commands, one Markdown page a command, from the same definitions as the parser.
 
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, Command, CommandFactory};
 
 use crate::cli::Cli;
+use crate::destination::Destination;
 use crate::failure::Outcome;
 
 /// Write the reference pages of the commands
@@ -33,7 +35,10 @@ pub(crate) fn run(args: &ReferencePagesArgs) -> Result<Outcome> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    let mut out = Destination::create(path)?;
+    let written = out.write_all(text.as_bytes()).map_err(Into::into);
+    out.witness().judge(written)?;
+    out.keep().map(drop)
 }
 
 /// One command's page: its long help and that of each of its subcommands.
