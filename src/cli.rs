@@ -101,8 +101,7 @@ pub(crate) enum Command {
     Replay(commands::replay::ReplayArgs),
     Explain(commands::explain::ExplainArgs),
     Plan(commands::plan::PlanArgs),
-    #[cfg(feature = "train")]
-    Train(Box<commands::train::TrainArgs>),
+    Train(Box<commands::train_args::TrainArgs>),
     Plot(commands::plot::PlotArgs),
     Store(commands::store::StoreArgs),
     Doctor(commands::doctor::DoctorArgs),

@@ -54,7 +54,7 @@ impl Failure {
     }
 
     /// What is stored is not what it should be.
-    #[cfg(feature = "train")]
+    #[allow(dead_code, reason = "for dressage-train")]
     pub(crate) fn corrupt(message: impl Into<String>) -> anyhow::Error {
         Self { kind: ErrorKind::Corrupt, message: message.into() }.into()
     }
@@ -103,11 +103,7 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> ErrorKind {
 
 /// The kind of a room's error.
 fn room_kind(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
-    #[cfg(feature = "train")]
-    if let Some(error) = cause.downcast_ref::<dressage_trainer::Error>() {
-        return Some(error.kind());
-    }
-    None.or_else(|| cause.downcast_ref().map(dressage_ingest::Error::kind))
+    crate::training::kind_of(cause).or_else(|| cause.downcast_ref().map(dressage_ingest::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_segmenter::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_storage::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_tokenizer::Error::kind))

@@ -35,13 +35,13 @@ impl Stop {
     }
 
     /// Whether it was.
-    #[cfg(feature = "train")]
+    #[allow(dead_code, reason = "for dressage-train")]
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
     /// Whether it was SIGTERM that asked.
-    #[cfg(feature = "train")]
+    #[allow(dead_code, reason = "for dressage-train")]
     pub(crate) fn by_terminate(&self) -> bool {
         self.terminated.load(Ordering::Relaxed)
     }

@@ -8,7 +8,7 @@ rounds=${1:-7}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cargo build --locked --quiet -p dressage --bin dressage --example counting
+cargo build --locked --quiet -p dressage --bins --example counting
 dressage() { "$target/debug/dressage" --quiet --store "$work/store" "$@"; }
 counting() { "$target/debug/examples/counting" "$@"; }
 

@@ -16,10 +16,9 @@ pub(crate) mod show;
 pub(crate) mod sql;
 pub(crate) mod stats;
 pub(crate) mod store;
-mod store_access;
+pub(crate) mod store_access;
 pub(crate) mod synth;
-#[cfg(feature = "train")]
-pub(crate) mod train;
+pub(crate) mod train_args;
 
 use anyhow::Result;
 
@@ -62,8 +61,7 @@ pub(crate) fn run(cli: Cli) -> Result<Outcome> {
         Command::Replay(args) => replay::run(&context, &args),
         Command::Explain(args) => explain::run(&context, &args),
         Command::Plan(args) => plan::run(context, &args),
-        #[cfg(feature = "train")]
-        Command::Train(args) => train::run(&context, &args),
+        Command::Train(args) => crate::training::run(&context, &args),
         Command::Plot(args) => plot::run(context, &args),
         Command::Store(args) => store::run(&context, &args),
         Command::Doctor(args) => doctor::run(&context, &args),

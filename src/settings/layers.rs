@@ -86,13 +86,13 @@ impl Layers {
     }
 
     /// What the settings file says about training: keys that only `dressage train` reads.
-    #[cfg(feature = "train")]
+    #[allow(dead_code, reason = "for dressage-train")]
     pub(crate) fn train(&self) -> &Table {
         &self.train.0
     }
 
     /// Where that was read, for messages.
-    #[cfg(feature = "train")]
+    #[allow(dead_code, reason = "for dressage-train")]
     pub(crate) fn train_place(&self) -> String {
         self.train.1.as_ref().map_or_else(|| "flags".to_owned(), |path| path.display().to_string())
     }

@@ -243,7 +243,7 @@ async fn store(lake: &Lake, snapshot: &Snapshot, planner: &Planner<'_>) -> Resul
 }
 
 /// The id of the plan in the store: of the one that is there already, or of a new one.
-#[cfg(feature = "train")]
+#[allow(dead_code, reason = "for dressage-train")]
 pub(crate) async fn store_once(lake: &Lake, snapshot: &Snapshot, planner: &Planner<'_>) -> Result<String> {
     if let Some(there) = plans::exact(lake, planner.plan_id()).await? {
         return Ok(there.plan_id);
@@ -252,7 +252,7 @@ pub(crate) async fn store_once(lake: &Lake, snapshot: &Snapshot, planner: &Plann
 }
 
 /// Whether a plan failed for want of rollouts to plan.
-#[cfg(feature = "train")]
+#[allow(dead_code, reason = "for dressage-train")]
 pub(crate) fn is_nothing_to_plan(error: &anyhow::Error) -> bool {
     let of = |cause: &(dyn std::error::Error + 'static)| {
         use dressage_segmenter::Error::{AllPlanned, NothingToPlan};

@@ -5,6 +5,8 @@
 //!                                                      └─▶ journal.rs (metrics, log-probs)
 //! ```
 //!
+//! Compiled into `dressage-train` only, which links libtorch: every other command starts without it.
+//!
 //! Everything is computed on the main thread; reading, planning and writing down go on beside it.
 
 mod checkpoint;
@@ -17,11 +19,10 @@ mod plans;
 mod run;
 mod weights;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use clap::Args;
+use dressage_schemas::ErrorKind;
 use dressage_trainer::metrics::StepMetrics;
 use dressage_trainer::settings::DeviceChoice;
 use dressage_trainer::{ModelOptions, Progress, Trainer};
@@ -33,81 +34,12 @@ use self::journal::Journal;
 use self::page::Bar;
 use self::plans::Plans;
 use self::run::{Done, Ended, Run};
-use super::Context;
-use super::store_access::{QueryArgs, runtime, session_settings};
+use crate::commands::Context;
+use crate::commands::store_access::{QueryArgs, runtime, session_settings};
+use crate::commands::train_args::TrainArgs;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
-use crate::settings::{Settings, TRAIN_KEYS, key_value};
-
-/// Train a model on the rollouts of a store
-///
-/// Plans what was not trained on yet (or takes --plan), streams it, steps, and writes metrics, checkpoints and, at the
-/// end, weights that transformers, vLLM and SGLang load. The same command goes on where it was stopped or killed:
-/// a train step counts as trained when its checkpoint is published, and nothing is trained twice or left out. SIGTERM or
-/// Ctrl-C finishes the train step, makes a checkpoint and ends. Every setting of --config is explained in docs/train.md.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  dressage train --config train.toml --model models/qwen3-0.6b --out weights
-  dressage train --model m --out w --global-batch-size 64 --max-tokens-per-micro-batch 16384 --estimator rloo
-  dressage train --config train.toml --plan 4f2a --set optimizer.learning_rate=2e-6 --set loss.clip_high=0.28
-  dressage sql \"select train_step, metric, value from train_metrics where metric in ('loss', 'reward_mean')\"
-  dressage plot --train-run w -o curves.svg")]
-pub(crate) struct TrainArgs {
-    /// The model to begin with: a folder or s3://… as Hugging Face lays it out
-    #[arg(long, value_name = "DIR|URI")]
-    model: Option<String>,
-
-    /// Where the weights go at the end: a folder or s3://…
-    #[arg(long, value_name = "DIR|URI")]
-    out: Option<String>,
-
-    /// Name of the training run [default: the last part of --out]
-    ///
-    /// Checkpoints and metrics are found under it, and a run of that name is gone on with.
-    #[arg(long, value_name = "NAME")]
-    train_run: Option<String>,
-
-    /// Train this plan instead of making plans
-    #[arg(long, value_name = "ID")]
-    plan: Option<String>,
-
-    /// Only this run of rollouts
-    #[arg(long, value_name = "RUN", conflicts_with = "plan")]
-    run: Option<String>,
-
-    /// Trajectories of a train step
-    #[arg(long, value_name = "N", conflicts_with = "plan")]
-    global_batch_size: Option<u64>,
-
-    /// Tokens of a micro-batch; a longer sample has one to itself
-    #[arg(long, value_name = "N", conflicts_with = "plan")]
-    max_tokens_per_micro_batch: Option<u64>,
-
-    /// How rewards become advantages: a name, or a .sql file
-    #[arg(long, value_name = "NAME|FILE", conflicts_with = "plan")]
-    estimator: Option<String>,
-
-    /// Keep only the trajectories or groups that this file's query gives
-    #[arg(long, value_name = "FILE", conflicts_with = "plan")]
-    filter: Option<String>,
-
-    /// End after so many train steps of the run
-    #[arg(long, value_name = "N")]
-    train_steps_max: Option<u64>,
-
-    /// Folder of TensorBoard event files
-    #[arg(long, value_name = "DIR")]
-    tensorboard: Option<PathBuf>,
-
-    /// cpu, cuda, cuda:N or auto
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<String>,
-
-    /// Set a key of docs/train.md (optimizer.learning_rate=1e-6) or a variable of SQL (grader=judge-2)
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
-    set: Vec<(String, String)>,
-}
+use crate::settings::{Settings, TRAIN_KEYS};
 
 /// A run's settings, put together.
 struct Asked {
@@ -249,6 +181,11 @@ pub(crate) fn run(context: &Context, args: &TrainArgs) -> Result<Outcome> {
     }
     // SIGTERM is how a scheduler says that it is over: what it asked for was done
     Ok(if ended == Ended::Stopped && !stop.by_terminate() { Outcome::Stopped } else { Outcome::Done })
+}
+
+/// What the caller should do about an error of the trainer room.
+pub(crate) fn kind_of(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    cause.downcast_ref().map(dressage_trainer::Error::kind)
 }
 
 /// The trainer, at the beginning of its run or where the newest checkpoint left it.
