@@ -6,10 +6,7 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
+#include "caught.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,30 +20,10 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+using dressage::caught;
+using dressage::first_line;
+
 namespace {
-
-char *first_line(const char *text) {
-  const size_t length = std::strcspn(text, "\n");
-  char *copy = static_cast<char *>(std::malloc(length + 1));
-  if (copy == nullptr) std::abort();
-  std::memcpy(copy, text, length);
-  copy[length] = '\0';
-  return copy;
-}
-
-// Runs `body` and gives its failure as text.
-template <typename Body> char *caught(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error &error) {
-    return first_line(error.what_without_backtrace());
-  } catch (const std::exception &error) {
-    return first_line(error.what());
-  } catch (...) {
-    return first_line("an exception of an unknown kind");
-  }
-}
 
 std::vector<at::Tensor> list_of(at::Tensor *const *tensors, size_t count) {
   std::vector<at::Tensor> list;

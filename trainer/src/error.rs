@@ -6,6 +6,7 @@ use dressage_schemas::ErrorKind;
 use tch::TchError;
 use thiserror::Error;
 
+use crate::collective::CollectiveError;
 use crate::loss::{LossError, NonFinite};
 use crate::metrics::tensorboard::EventFileError;
 use crate::micro_batch::{BatchError, Place};
@@ -301,6 +302,9 @@ pub enum Error {
     /// An event file that was not written or read.
     #[error(transparent)]
     EventFile(#[from] EventFileError),
+    /// Ranks that could not work together.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// An operation of libtorch failed.
     #[error(transparent)]
     Torch(#[from] TorchError),
@@ -344,6 +348,7 @@ impl Error {
             Self::Loss(error) => error.kind(),
             Self::NonFinite(error) => error.kind(),
             Self::EventFile(error) => error.kind(),
+            Self::Collective(error) => error.kind(),
             Self::Torch(error) => error.kind(),
         }
     }

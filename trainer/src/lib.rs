@@ -63,6 +63,7 @@
 #![deny(unsafe_code)]
 
 pub mod checkpoint;
+pub mod collective;
 mod config;
 mod error;
 mod files;

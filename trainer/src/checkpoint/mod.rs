@@ -32,6 +32,8 @@ mod state;
 mod tokenizer_files;
 
 pub use differences::differences;
+pub(crate) use differences::flat as flat_settings;
+pub(crate) use fingerprint::fingerprint as model_fingerprint;
 pub use progress::Progress;
 pub use state::CheckpointState;
 pub use tokenizer_files::{TOKENIZER_FILES, copy_tokenizer_files};

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::torch_error::TorchError;
 
 unsafe extern "C" {
-    fn dressage_message_free(message: *mut c_char);
+    pub(super) fn dressage_message_free(message: *mut c_char);
     fn dressage_load_cuda() -> *mut c_char;
     fn dressage_backward(
         outputs: *const *const C_tensor,
@@ -38,16 +38,21 @@ unsafe extern "C" {
     fn dressage_device_memory_reset(device_index: c_int) -> *mut c_char;
 }
 
-/// A shim function's answer as a result.
-fn checked(message: *mut c_char) -> Result<()> {
+/// What a shim function says went wrong, if something did.
+pub(super) fn failure(message: *mut c_char) -> Option<String> {
     if message.is_null() {
-        return Ok(());
+        return None;
     }
     // SAFETY: not null, so it is a terminated string that the shim allocated for us
     let text = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
     // SAFETY: given back once, to the allocator it came from
     unsafe { dressage_message_free(message) };
-    Err(TorchError::of_text(&text).into())
+    Some(text)
+}
+
+/// A shim function's answer as a result.
+fn checked(message: *mut c_char) -> Result<()> {
+    failure(message).map_or(Ok(()), |text| Err(TorchError::of_text(&text).into()))
 }
 
 fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
