@@ -61,6 +61,31 @@ char *dressage_set_gradient(const at::Tensor *leaf, const at::Tensor *gradient) 
   return caught([&] { leaf->mutable_grad() = gradient ? *gradient : at::Tensor(); });
 }
 
+// Gives a tensor's numbers back to the allocator; its shape, its gradient and the graphs that it is part of stay. Reading it is
+// an error until they are allocated anew.
+char *dressage_storage_release(const at::Tensor *tensor) {
+  return caught([&] {
+    auto *storage = tensor->storage().unsafeGetStorageImpl();
+    TORCH_CHECK(tensor->storage_offset() == 0 && tensor->is_contiguous(), "only a whole tensor can be released");
+    storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor->device()));
+    storage->set_nbytes(0);
+  });
+}
+
+// Allocates the numbers of a tensor anew, whatever they are then: also for the graphs that hold on to it.
+char *dressage_storage_allocate(const at::Tensor *tensor) {
+  return caught([&] {
+    c10::NoGradGuard no_grad;
+    const at::Tensor fresh = at::empty(tensor->sizes(), tensor->options().requires_grad(false));
+    auto *from = fresh.storage().unsafeGetStorageImpl();
+    auto *to = tensor->storage().unsafeGetStorageImpl();
+    const size_t n_bytes = from->nbytes();
+    to->set_data_ptr_noswap(from->set_data_ptr(at::DataPtr(nullptr, tensor->device())));
+    to->set_nbytes(n_bytes);
+    from->set_nbytes(0);
+  });
+}
+
 // One AdamW step on plain tensors. `steps` are counted up first, as the kernel wants it.
 char *dressage_fused_adamw(at::Tensor *const *parameters, at::Tensor *const *gradients, at::Tensor *const *first,
                            at::Tensor *const *second, at::Tensor *const *steps, size_t count, double learning_rate,

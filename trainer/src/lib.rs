@@ -74,6 +74,7 @@ mod model;
 #[allow(unsafe_code)]
 mod native;
 mod optimizer;
+mod parallel;
 mod rope;
 mod routing;
 mod row;

@@ -7,7 +7,9 @@ mod layer;
 mod norm;
 mod parameters;
 mod projection;
+mod shared_out;
 mod trace;
+mod units;
 
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -22,6 +24,7 @@ use layer::Layer;
 use norm::Norm;
 use parameters::NamedTensors;
 pub use parameters::Parameter;
+use shared_out::SharedOut;
 pub use trace::{ForwardOptions, Trace};
 
 /// How a model is kept in memory.
@@ -52,6 +55,8 @@ pub struct Model {
     final_norm: Norm,
     /// Output matrix; the embedding itself where they are tied.
     head: Tensor,
+    /// This rank's part of the weights, where ranks share them out.
+    shared_out: Option<SharedOut>,
 }
 
 impl Model {
@@ -94,7 +99,7 @@ impl Model {
         };
         let layers = (0..config.n_layers).map(|l| Layer::build(&config, l, &tensors)).collect::<Result<Vec<_>>>()?;
         let final_norm = Norm::new(tensors.get("model.norm.weight")?, config.norm_eps);
-        Ok(Self { config, options, embedding, layers, final_norm, head, parameters })
+        Ok(Self { config, options, embedding, layers, final_norm, head, parameters, shared_out: None })
     }
 
     /// Writes `config.json` and the weights in `kind` (bf16 or f32), as [`Model::load`], transformers, vLLM and SGLang

@@ -6,5 +6,7 @@ mod torch;
 
 pub(crate) use c10d::{Group, Said, Store, Work};
 pub(crate) use mapped::MappedFile;
-pub(crate) use torch::{AdamwStep, backward, fused_adamw, global_norm, load_cuda, scale, set_gradient};
+pub(crate) use torch::{
+    AdamwStep, allocate_storage, backward, fused_adamw, global_norm, load_cuda, release_storage, scale, set_gradient,
+};
 pub use torch::{DeviceMemory, RngState, device_memory, reset_device_memory, seed};

@@ -6,3 +6,4 @@ mod exchange;
 mod failures;
 mod meeting;
 mod processes;
+mod training;

@@ -11,14 +11,19 @@ use dressage_trainer::collective::{CollectiveError, Fingerprint, GroupOptions, P
 const PART: &str = "DRESSAGE_TEST_PART";
 
 /// Nothing here may take longer, however busy the machine is.
-const ALL_BUSY: Duration = Duration::from_secs(240);
+const ALL_BUSY: Duration = Duration::from_secs(480);
 
 /// What a rank does; what it gives is printed as one line.
 pub(crate) type Part = fn(&Rendezvous) -> String;
 
 /// Parts by name.
-const PARTS: &[&[(&str, Part)]] =
-    &[crate::exchange::PARTS, crate::failures::PARTS, crate::meeting::PARTS];
+const PARTS: &[&[(&str, Part)]] = &[
+    crate::exchange::PARTS,
+    crate::failures::PARTS,
+    crate::meeting::PARTS,
+    crate::training::checkpoints::PARTS,
+    crate::training::parity::PARTS,
+];
 
 /// Started by the others; alone it does nothing.
 #[test]
@@ -38,7 +43,6 @@ pub(crate) struct Rank(Child);
 pub(crate) struct Ended {
     pub(crate) said: String,
     pub(crate) success: bool,
-    pub(crate) after: Duration,
 }
 
 /// Ranks that were started together.
@@ -87,16 +91,11 @@ impl Ranks {
     /// Waits for those ranks; the others are killed.
     pub(crate) fn wait_for(mut self, wanted: &[usize]) -> Vec<Ended> {
         let deadline = self.started + ALL_BUSY;
-        let mut after = vec![None; self.ranks.len()];
-        while wanted.iter().any(|rank| after[*rank].is_none()) && Instant::now() < deadline {
-            for (rank, seen) in self.ranks.iter_mut().zip(&mut after) {
-                if seen.is_none() && rank.0.try_wait().unwrap().is_some() {
-                    *seen = Some(self.started.elapsed());
-                }
-            }
+        let ranks = &mut self.ranks;
+        while wanted.iter().any(|at| ranks[*at].0.try_wait().unwrap().is_none()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let ended = |(rank, after): (&mut Rank, &Option<Duration>)| {
+        let ended = |rank: &mut Rank| {
             let _ = rank.0.kill();
             let status = rank.0.wait().unwrap();
             let read = |pipe: &mut dyn Read| {
@@ -107,9 +106,9 @@ impl Ranks {
             let (out, errors) = (read(rank.0.stdout.as_mut().unwrap()), read(rank.0.stderr.as_mut().unwrap()));
             let said = out.lines().find_map(|line| line.strip_prefix("said: ")).map(str::to_owned);
             let said = said.unwrap_or_else(|| format!("nothing: {out}\n{errors}"));
-            Ended { said, success: status.success(), after: after.unwrap_or(ALL_BUSY) }
+            Ended { said, success: status.success() }
         };
-        self.ranks.iter_mut().zip(&after).map(ended).collect()
+        self.ranks.iter_mut().map(ended).collect()
     }
 
     /// What every rank said; all of them must end well.
