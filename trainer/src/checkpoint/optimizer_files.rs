@@ -66,7 +66,8 @@ impl StoredOptimizer<'_> {
         for file in 0..self.files.len() {
             let view = self.view(file, tensor)?;
             let len = view.shape().iter().product::<usize>() as i64;
-            let (from, to) = (range.start.clamp(start, start + len) - start, range.end.clamp(start, start + len) - start);
+            let (from, to) =
+                (range.start.clamp(start, start + len) - start, range.end.clamp(start, start + len) - start);
             // within the tensor, so neither is negative
             bytes.extend_from_slice(&view.data()[from as usize * NUMBER_BYTES..to as usize * NUMBER_BYTES]);
             start += len;

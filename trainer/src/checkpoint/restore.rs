@@ -6,8 +6,8 @@ use safetensors::{Dtype, SafeTensors};
 use tch::{Kind, Tensor, no_grad};
 
 use super::fingerprint::first_difference;
-use super::progress::{Progress, parse_tensor_name};
 use super::optimizer_files::OptimizerFiles;
+use super::progress::{Progress, parse_tensor_name};
 use super::state::{RanksFile, StateFile, damaged};
 use super::together::together;
 use super::{OLD_LOGPROBS, file_of};

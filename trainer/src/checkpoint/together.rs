@@ -40,11 +40,8 @@ impl Trainer {
         let Measured { sink, bytes } = sink;
         let told = Told { error: None, files: bytes, old_logprobs: progress.old_logprobs.len() };
         let all = exchange(parallel, "the files of a checkpoint", written.map(|()| told))?;
-        let ranks = RanksFile {
-            world_size,
-            optimizer_files,
-            old_logprobs: all.iter().map(|told| told.old_logprobs).collect(),
-        };
+        let ranks =
+            RanksFile { world_size, optimizer_files, old_logprobs: all.iter().map(|told| told.old_logprobs).collect() };
         let written = match rank {
             0 => self.save_state(sink, progress, all.into_iter().flat_map(|told| told.files).collect(), Some(ranks)),
             _ => Ok(()),

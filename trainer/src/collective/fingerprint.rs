@@ -51,10 +51,14 @@ impl Fingerprint {
 
     /// In what this differs from `other`: name, value here, value there.
     fn differences<'a>(&'a self, other: &'a Self) -> Vec<(&'a str, &'a str, &'a str)> {
-        let value = |of: &'a Self, name: &str| of.0.iter().find(|(n, _)| n == name).map_or("not set", |(_, v)| v.as_str());
+        let value =
+            |of: &'a Self, name: &str| of.0.iter().find(|(n, _)| n == name).map_or("not set", |(_, v)| v.as_str());
         let extra = other.0.iter().filter(|(name, _)| self.0.iter().all(|(n, _)| n != name));
         let names = self.0.iter().chain(extra).map(|(name, _)| name.as_str());
-        names.map(|name| (name, value(self, name), value(other, name))).filter(|(_, here, there)| here != there).collect()
+        names
+            .map(|name| (name, value(self, name), value(other, name)))
+            .filter(|(_, here, there)| here != there)
+            .collect()
     }
 }
 
@@ -108,7 +112,10 @@ mod tests {
         let found = differences(&[of("1", "a"), of("1", "a"), of("2", "b")]).unwrap();
         assert_eq!(found, "rank 2 has version = 2, rank 0 has 1; rank 2 has plan = b, rank 0 has a");
         let longer = of("1", "a").map(|f| f.with("[loss] kind", "gspo"));
-        assert_eq!(differences(&[of("1", "a"), longer.clone()]).unwrap(), "rank 1 has [loss] kind = gspo, rank 0 has not set");
+        assert_eq!(
+            differences(&[of("1", "a"), longer.clone()]).unwrap(),
+            "rank 1 has [loss] kind = gspo, rank 0 has not set"
+        );
         assert_eq!(differences(&[longer, of("1", "a")]).unwrap(), "rank 1 has [loss] kind = not set, rank 0 has gspo");
         assert!(differences(&[of("1", "a"), None]).unwrap().contains("rank 1"));
     }
@@ -139,6 +146,9 @@ mod tests {
         let max = Duration::from_secs(5);
         assert_eq!(clock_differences(&[1_000, 5_900, -3_000], max), None);
         let found = clock_differences(&[100_000, 38_000, 100_500, 162_000], max).unwrap();
-        assert!(found.contains("rank 1 is 62.0 s behind rank 0's") && found.contains("rank 3 is 62.0 s ahead"), "{found}");
+        assert!(
+            found.contains("rank 1 is 62.0 s behind rank 0's") && found.contains("rank 3 is 62.0 s ahead"),
+            "{found}"
+        );
     }
 }

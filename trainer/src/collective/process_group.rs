@@ -9,6 +9,7 @@ use super::collectives::{Collectives, Pending, Reduce};
 use super::error::{CollectiveError, Operation};
 use super::life::Life;
 use crate::native::{Group, Said, Store, Work};
+use crate::settings::ParallelSettings;
 
 /// How a group is joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +36,13 @@ impl Default for GroupOptions {
             clock_offset_max: Duration::from_secs(5),
             interfaces,
         }
+    }
+}
+
+impl GroupOptions {
+    /// With the timeout of the settings.
+    pub fn of(settings: &ParallelSettings) -> Self {
+        Self { timeout: Duration::from_secs(settings.collective_timeout_s), ..Self::default() }
     }
 }
 
@@ -107,7 +115,13 @@ impl ProcessGroup {
             Ok(work) => {
                 // what is being sent must live as long as the sending
                 let tensors = tensors.iter().map(|tensor| tensor.shallow_clone()).collect();
-                Ok(Pending::running(Running { work, member: Arc::clone(member), operation, started, _tensors: tensors }))
+                Ok(Pending::running(Running {
+                    work,
+                    member: Arc::clone(member),
+                    operation,
+                    started,
+                    _tensors: tensors,
+                }))
             }
             Err(said) => Err(member.failure(operation, started, said)),
         }

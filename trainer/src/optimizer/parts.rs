@@ -8,21 +8,22 @@ use crate::model::Model;
 use crate::native::set_gradient;
 
 impl AdamW {
-    /// This rank's gradient of a parameter in f32, shaped like it and summed up so far; zeros if it has none. For the first
-    /// time after a backward its gradient is taken off a bf16 parameter, as [`AdamW::accumulate`] does.
-    pub(crate) fn whole_gradient(&mut self, model: &Model, at: usize) -> Result<Tensor> {
+    /// Takes this rank's gradient off a parameter, in f32 and shaped like it; zeros if it has none. Of a bf16 parameter it is the
+    /// sum so far, which stays, unless gradients are shared out.
+    pub(crate) fn take_gradient(&mut self, model: &Model, at: usize) -> Result<Tensor> {
         let parameter = &model.parameters()[at];
         let slot = &mut self.slots[at];
-        if let (false, true) = (self.shares_gradients, slot.sum.is_some()) {
+        if !self.shares_gradients && slot.sum.is_some() {
             slot.accumulate(parameter)?;
             return Ok(slot.sum.as_ref().map(Tensor::shallow_clone).unwrap_or_default());
         }
+        let tensor = parameter.tensor();
         match parameter.gradient()? {
-            Some(gradient) => Ok(gradient.f_to_kind(Kind::Float)?),
-            None => {
-                let tensor = parameter.tensor();
-                Ok(Tensor::f_zeros(tensor.size(), (Kind::Float, tensor.device()))?)
+            Some(gradient) => {
+                set_gradient(tensor, None)?;
+                Ok(gradient.f_to_kind(Kind::Float)?)
             }
+            None => Ok(Tensor::f_zeros(tensor.size(), (Kind::Float, tensor.device()))?),
         }
     }
 
@@ -36,12 +37,12 @@ impl AdamW {
         }
     }
 
-    /// Forgets this rank's gradient of a parameter; the sum of this rank's part stays.
-    pub(crate) fn drop_gradient(&mut self, model: &Model, at: usize) -> Result<()> {
+    /// Forgets what [`Self::take_gradient`] left.
+    pub(crate) fn drop_gradient(&mut self, at: usize) -> Result<()> {
         if let (false, Some(sum)) = (self.shares_gradients, &mut self.slots[at].sum) {
             let _ = no_grad(|| sum.f_zero_())?;
         }
-        set_gradient(model.parameters()[at].tensor(), None)
+        Ok(())
     }
 
     /// Adds to the sum of this rank's part of a parameter.

@@ -48,7 +48,8 @@ impl DataParallel {
             return Err(out_of_step(group, &problem));
         }
         if parts_max != -parts_min {
-            let problem = format!("some ranks have {parts_max} micro-batches in this train step, others {}", -parts_min);
+            let problem =
+                format!("some ranks have {parts_max} micro-batches in this train step, others {}", -parts_min);
             return Err(out_of_step(group, &problem));
         }
 

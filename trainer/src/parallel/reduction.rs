@@ -145,7 +145,7 @@ impl Reduction {
             if parallel.shares_gradients() {
                 optimizer.add_to_part(*at, &part)?;
             } else {
-                optimizer.drop_gradient(model, *at)?;
+                optimizer.drop_gradient(*at)?;
                 self.parts[*at] = Some(part);
             }
             start += parallel.shard.padded_len(numel);
@@ -155,13 +155,7 @@ impl Reduction {
 }
 
 fn start(parallel: &DataParallel, bucket: usize, model: &Model, optimizer: &mut AdamW) -> Result<UnderWay> {
-    let gradients = parallel.buckets[bucket].parameters.iter().map(|at| {
-        let gradient = optimizer.whole_gradient(model, *at)?;
-        if parallel.shares_gradients() {
-            optimizer.drop_gradient(model, *at)?;
-        }
-        Ok(gradient)
-    });
+    let gradients = parallel.buckets[bucket].parameters.iter().map(|at| optimizer.take_gradient(model, *at));
     let gradients = gradients.collect::<Result<Vec<Tensor>>>()?;
     if parallel.level == ShardLevel::None {
         let numbers = match gradients.as_slice() {

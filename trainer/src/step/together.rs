@@ -50,8 +50,9 @@ impl TrainStep<'_> {
         match (&self.trainer.parallel, self.n_expected) {
             (Some(parallel), Some(expected)) if expected != found => {
                 let (rank, world_size) = (parallel.group().rank(), parallel.group().world_size());
-                let problem = format!("the train step has {found} micro-batches, and {expected} were announced").into();
-                Err(CollectiveError::OutOfStep { rank, world_size, problem }.into())
+                let problem = format!("the train step has {found} micro-batches, and {expected} were announced");
+                parallel.group().give_up(&problem);
+                Err(CollectiveError::OutOfStep { rank, world_size, problem: problem.into() }.into())
             }
             _ => Ok(()),
         }

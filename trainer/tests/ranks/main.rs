@@ -6,4 +6,5 @@ mod exchange;
 mod failures;
 mod meeting;
 mod processes;
+mod pytorch;
 mod training;

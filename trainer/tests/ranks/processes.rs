@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use dressage_trainer::collective::{CollectiveError, Fingerprint, GroupOptions, ProcessGroup, Rendezvous};
 
-const PART: &str = "DRESSAGE_TEST_PART";
+pub(crate) const PART: &str = "DRESSAGE_TEST_PART";
+
+/// What makes a rank of this program.
+pub(crate) const ONE_RANK: [&str; 3] = ["processes::one_rank", "--exact", "--nocapture"];
 
 /// Nothing here may take longer, however busy the machine is.
 const ALL_BUSY: Duration = Duration::from_secs(480);
@@ -21,8 +24,11 @@ const PARTS: &[&[(&str, Part)]] = &[
     crate::exchange::PARTS,
     crate::failures::PARTS,
     crate::meeting::PARTS,
+    crate::pytorch::PARTS,
     crate::training::checkpoints::PARTS,
+    crate::training::memory::PARTS,
     crate::training::parity::PARTS,
+    crate::training::together::PARTS,
 ];
 
 /// Started by the others; alone it does nothing.
@@ -62,24 +68,32 @@ impl Ranks {
     }
 
     /// With more variables, by rank.
-    pub(crate) fn start_with(part: &str, world_size: usize, more: &dyn Fn(usize) -> Vec<(&'static str, String)>) -> Self {
-        let port = free_port();
-        let rank = |rank: usize| {
+    pub(crate) fn start_with(
+        part: &str,
+        world_size: usize,
+        more: &dyn Fn(usize) -> Vec<(&'static str, String)>,
+    ) -> Self {
+        let command = |rank| {
             let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(ONE_RANK).env(PART, part).envs(more(rank));
             command
-                .args(["processes::one_rank", "--exact", "--nocapture"])
-                .env(PART, part)
-                .envs([("MASTER_ADDR", "127.0.0.1"), ("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo")])
-                .env("MASTER_PORT", port.to_string())
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", world_size.to_string())
-                .env("LOCAL_RANK", rank.to_string())
-                .envs(more(rank))
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped());
+        };
+        Self::of((0..world_size).map(command).collect())
+    }
+
+    /// Any programs, each as a rank among them. What they are told already stays.
+    pub(crate) fn of(commands: Vec<Command>) -> Self {
+        let (port, world_size) = (free_port().to_string(), commands.len().to_string());
+        let rank = |(rank, mut command): (usize, Command)| {
+            let rank = rank.to_string();
+            let place = [("RANK", &rank), ("LOCAL_RANK", &rank), ("WORLD_SIZE", &world_size), ("MASTER_PORT", &port)];
+            let told: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+            command.envs(place.into_iter().filter(|(name, _)| told.iter().all(|told| told != name)));
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo")]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
             Rank(command.spawn().unwrap())
         };
-        Self { ranks: (0..world_size).map(rank).collect(), started: Instant::now() }
+        Self { ranks: commands.into_iter().enumerate().map(rank).collect(), started: Instant::now() }
     }
 
     /// SIGKILL, SIGSTOP and the like.

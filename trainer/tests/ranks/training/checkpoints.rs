@@ -85,7 +85,8 @@ fn saves(rendezvous: &Rendezvous) -> String {
 fn resumes(rendezvous: &Rendezvous) -> String {
     let group = group_of(rendezvous);
     let mut all = serde_json::Map::new();
-    for (kind, (at, saved)) in KINDS.iter().flat_map(|kind| LEVELS.iter().enumerate().map(move |level| (*kind, level))) {
+    for (kind, (at, saved)) in KINDS.iter().flat_map(|kind| LEVELS.iter().enumerate().map(move |level| (*kind, level)))
+    {
         let name = format!("{kind}-{saved}");
         let mut resumed = trainer(kind, LEVELS[(at + 1) % LEVELS.len()], 3, Some(&group));
         resumed.restore(&Folder::at(folder().join(&name))).unwrap();
@@ -115,11 +116,17 @@ fn the_same_number_of_ranks_goes_on_to_the_bit_and_another_along_the_same_curve(
             "none" => assert_eq!(files, ["trainer/optimizer.safetensors"]),
             _ => assert_eq!(
                 files,
-                [1, 2, 3, 4].map(|n| format!("trainer/optimizer-{n:05}-of-00004.safetensors")).iter().collect::<Vec<_>>()
+                [1, 2, 3, 4]
+                    .map(|n| format!("trainer/optimizer-{n:05}-of-00004.safetensors"))
+                    .iter()
+                    .collect::<Vec<_>>()
             ),
         }
         for (name, bytes) in &state.files {
-            assert_eq!(std::fs::metadata(place.path().join(kind.to_owned() + "-" + level).join(name)).unwrap().len(), *bytes);
+            assert_eq!(
+                std::fs::metadata(place.path().join(kind.to_owned() + "-" + level).join(name)).unwrap().len(),
+                *bytes
+            );
         }
 
         let mut alone = trainer(kind, "none", 5, None);

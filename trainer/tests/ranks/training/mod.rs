@@ -1,7 +1,9 @@
 //! Training among ranks.
 
 pub(crate) mod checkpoints;
+pub(crate) mod memory;
 pub(crate) mod parity;
+pub(crate) mod together;
 
 #[allow(dead_code)]
 #[path = "../../it/training/made.rs"]
