@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::optimizer::AdamW;
 use crate::settings::ShardLevel;
 
-/// Buckets under way at most where gradients are shared out: each is a copy.
+/// Buckets under way at most where ranks have parts: each is a copy, and gloo makes another.
 const UNDER_WAY_MAX: usize = 2;
 
 /// The sums of one step, or of one micro-batch where gradients are shared out.
@@ -114,7 +114,7 @@ impl Reduction {
     ) -> Result<()> {
         let mut next = self.next.unwrap_or(0);
         while parallel.buckets.get(next).is_some_and(|bucket| is_ready(bucket.ready_after)) {
-            if parallel.shares_gradients()
+            if parallel.shares_optimizer()
                 && self.under_way.len() >= UNDER_WAY_MAX
                 && let Some(first) = self.under_way.pop_front()
             {

@@ -80,10 +80,8 @@ fn measures(rendezvous: &Rendezvous) -> String {
     let before = status_bytes("VmRSS:");
     let model = model(384, 8);
     let n: usize = model.parameters().iter().map(|p| p.tensor().numel()).sum();
-    let largest: usize = model.parameters().iter().map(|p| p.tensor().numel()).max().unwrap();
     let [held, peak] = train(&group, &level, model);
-    json!({ "held": (held - before) / n as f64, "peak": (peak - before) / n as f64, "n": n, "largest": largest })
-        .to_string()
+    json!({ "held": (held - before) / n as f64, "peak": (peak - before) / n as f64, "n": n }).to_string()
 }
 
 #[test]
@@ -110,7 +108,7 @@ fn a_rank_has_what_the_formula_says() {
             assert!(held <= expected * 1.05 + slack, "{level}, rank {rank}: {said}");
             assert!(held >= expected * 0.9, "{level}, rank {rank}: {said}");
             // on top of it the copies under way: buckets and, of gloo, their copies; a layer's weights and gradients
-            let unit = 8.0 * 384.0 * 384.0 * 4.0 * 4.0;
+            let unit = 10.0 * 384.0 * 384.0 * 4.0;
             let copies = (8.0 * BUCKET_BYTES_MAX as f64 + 2.0 * unit) / n;
             assert!(peak <= expected * 1.05 + slack + copies, "{level}, rank {rank}: {said}");
         }
