@@ -61,8 +61,8 @@ char *dressage_set_gradient(const at::Tensor *leaf, const at::Tensor *gradient) 
   return caught([&] { leaf->mutable_grad() = gradient ? *gradient : at::Tensor(); });
 }
 
-// Gives a tensor's numbers back to the allocator; its shape, its gradient and the graphs that it is part of stay. Reading it is
-// an error until they are allocated anew.
+// Gives a tensor's numbers back to the allocator; its shape, its gradient and the graphs that it is part of stay. Nobody
+// may read it until they are allocated anew.
 char *dressage_storage_release(const at::Tensor *tensor) {
   return caught([&] {
     auto *storage = tensor->storage().unsafeGetStorageImpl();

@@ -110,19 +110,13 @@ fn of_state((name, tensor): (String, Tensor)) -> FileTensor {
 }
 
 impl Trainer {
-    /// Writes the weights alone, as Hugging Face lays them out, in the model's kind. With `[parallel] shard = "parameters"` all
-    /// ranks call it together, and each has all weights in the CPU's memory meanwhile.
+    /// Writes the weights alone, as [`Model::save`](crate::Model::save) does, in the model's kind.
     ///
     /// # Errors
     ///
     /// As [`Trainer::save`].
     pub fn save_weights(&self, sink: &mut dyn ModelSink) -> Result<()> {
-        let kind = self.model.options().kind;
-        if !self.model.shares_weights() {
-            return self.model.save(sink, kind, SHARD_BYTES_MAX);
-        }
-        let weights = self.model.gathered_on_cpu()?;
-        self.model.save_with(&weights, sink, kind, SHARD_BYTES_MAX)
+        self.model.save(sink, self.model.options().kind, SHARD_BYTES_MAX)
     }
 }
 

@@ -82,7 +82,7 @@ impl AdamW {
     ) -> Result<Self> {
         settings.check()?;
         let slot = |at| no_grad(|| Slot::of(model, at, shard, shares_gradients));
-        let slots = (0..model.parameters().len()).map(slot).collect::<Result<_>>()?;
+        let slots = (0..model.all_parameters().len()).map(slot).collect::<Result<_>>()?;
         Ok(Self { settings, slots, shard, shares_gradients })
     }
 
@@ -101,7 +101,7 @@ impl AdamW {
         if self.shares_gradients {
             return Ok(());
         }
-        no_grad(|| self.slots.iter_mut().zip(model.parameters()).try_for_each(|(slot, p)| slot.accumulate(p)))
+        no_grad(|| self.slots.iter_mut().zip(model.all_parameters()).try_for_each(|(slot, p)| slot.accumulate(p)))
     }
 
     /// Clips, updates every parameter that has a gradient, and forgets the gradients. `learning_rate` is this step's
@@ -168,7 +168,7 @@ impl AdamW {
     /// counts are this rank's, `[n]`.
     pub fn state(&self, model: &Model) -> Vec<NamedState> {
         let mut state = Vec::new();
-        for (slot, parameter) in self.slots.iter().zip(model.parameters()) {
+        for (slot, parameter) in self.slots.iter().zip(model.all_parameters()) {
             let mut push = |what: &str, tensor: &Tensor| {
                 state.push((format!("{what}.{}", parameter.name()), tensor.shallow_clone()));
             };
@@ -216,7 +216,7 @@ impl AdamW {
     /// Names and shapes of what [`Self::state`] gives on the rank `of`.
     fn state_shapes(&self, model: &Model, of: Shard) -> Vec<(String, Vec<i64>)> {
         let mut shapes = Vec::new();
-        for (slot, parameter) in self.slots.iter().zip(model.parameters()) {
+        for (slot, parameter) in self.slots.iter().zip(model.all_parameters()) {
             let tensor = parameter.tensor();
             let part = if of.is_whole() { tensor.size() } else { vec![of.len(tensor.numel() as i64)] };
             let mut push = |what: &str, shape| shapes.push((format!("{what}.{}", parameter.name()), shape));
@@ -238,7 +238,7 @@ impl AdamW {
         mut read: impl FnMut(&str, Option<Range<i64>>) -> Result<Tensor>,
     ) -> Result<()> {
         no_grad(|| {
-            for (slot, parameter) in self.slots.iter_mut().zip(model.parameters()) {
+            for (slot, parameter) in self.slots.iter_mut().zip(model.all_parameters()) {
                 let range = self.shard.range(parameter.tensor().numel() as i64);
                 let mut take = |what: &str, to: &mut Tensor, range: Option<Range<i64>>| {
                     let found = read(&format!("{what}.{}", parameter.name()), range)?;
@@ -258,7 +258,7 @@ impl AdamW {
 
     /// Copies the f32 weights of some parameters into a bf16 model.
     fn publish(&self, model: &Model, which: impl Fn(&Parameter) -> bool) -> Result<()> {
-        for (at, (slot, parameter)) in self.slots.iter().zip(model.parameters()).enumerate() {
+        for (at, (slot, parameter)) in self.slots.iter().zip(model.all_parameters()).enumerate() {
             if slot.is_copy && which(parameter) {
                 model.part(at, self.shard)?.f_copy_(&slot.weight)?;
             }
@@ -272,7 +272,7 @@ impl AdamW {
             Some(sum) => Ok(Some(sum.shallow_clone())),
             None => parameter.gradient(),
         };
-        self.slots.iter().zip(model.parameters()).map(of).collect()
+        self.slots.iter().zip(model.all_parameters()).map(of).collect()
     }
 
     pub(super) fn update(
@@ -283,7 +283,7 @@ impl AdamW {
         learning_rate: f64,
     ) -> Result<()> {
         let (mut weights, mut used, mut first, mut second, mut steps) = (vec![], vec![], vec![], vec![], vec![]);
-        for ((slot, parameter), gradient) in self.slots.iter().zip(model.parameters()).zip(gradients) {
+        for ((slot, parameter), gradient) in self.slots.iter().zip(model.all_parameters()).zip(gradients) {
             let Some(gradient) = gradient.as_ref().filter(|_| parameter.decays() == decays) else { continue };
             weights.push(slot.weight.shallow_clone());
             used.push(gradient.shallow_clone());
@@ -308,7 +308,7 @@ impl AdamW {
 
 impl Slot {
     fn of(model: &Model, at: usize, shard: Shard, shares_gradients: bool) -> Result<Self> {
-        let whole = model.parameters()[at].tensor();
+        let whole = model.all_parameters()[at].tensor();
         let wide = whole.f_kind()? == Kind::Float;
         let part = model.part(at, shard)?;
         let weight = if wide { part } else { part.f_to_kind(Kind::Float)? };
@@ -343,7 +343,7 @@ pub(super) fn scale_by(tensors: &[Tensor], factor: f64) -> Result<()> {
 
 /// The first parameter with a gradient that is not finite.
 fn first_not_finite(model: &Model, gradients: &[Option<Tensor>]) -> Result<Option<String>> {
-    for (parameter, gradient) in model.parameters().iter().zip(gradients) {
+    for (parameter, gradient) in model.all_parameters().iter().zip(gradients) {
         let Some(gradient) = gradient else { continue };
         if gradient.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
             return Ok(Some(parameter.name().to_owned()));

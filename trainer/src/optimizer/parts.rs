@@ -11,7 +11,7 @@ impl AdamW {
     /// Takes this rank's gradient off a parameter, in f32 and shaped like it; zeros if it has none. Of a bf16 parameter it is the
     /// sum so far, which stays, unless gradients are shared out.
     pub(crate) fn take_gradient(&mut self, model: &Model, at: usize) -> Result<Tensor> {
-        let parameter = &model.parameters()[at];
+        let parameter = &model.all_parameters()[at];
         let slot = &mut self.slots[at];
         if !self.shares_gradients && slot.sum.is_some() {
             slot.accumulate(parameter)?;
@@ -29,7 +29,7 @@ impl AdamW {
 
     /// Replaces this rank's gradient of a parameter by the sum over all, `[n]` f32.
     pub(crate) fn put_gradient(&mut self, model: &Model, at: usize, sum: &Tensor) -> Result<()> {
-        let tensor = model.parameters()[at].tensor();
+        let tensor = model.all_parameters()[at].tensor();
         let sum = sum.f_view(tensor.size().as_slice())?;
         match &mut self.slots[at].sum {
             Some(own) => no_grad(|| Ok(own.f_copy_(&sum)?)),

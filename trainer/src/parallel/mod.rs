@@ -57,12 +57,12 @@ impl DataParallel {
     /// Gives all ranks the weights of rank 0.
     pub(crate) fn new(model: &mut Model, group: Arc<dyn Collectives>, settings: ParallelSettings) -> Result<Self> {
         group.enter("start, weights of rank 0");
-        for parameter in model.parameters() {
+        for parameter in model.all_parameters() {
             no_grad(|| group.broadcast(&parameter.tensor().f_detach()?, 0).map_err(crate::Error::from))?;
         }
         let shard = Shard::new(group.rank(), group.world_size());
         let units = model.units();
-        let numels: Vec<usize> = model.parameters().iter().map(|p| p.tensor().numel()).collect();
+        let numels: Vec<usize> = model.all_parameters().iter().map(|p| p.tensor().numel()).collect();
         let buckets = buckets_of(&units, &numels, settings.bucket_bytes_max);
         if settings.shard == ShardLevel::Parameters {
             model.share_out(&group, shard)?;

@@ -50,7 +50,7 @@ impl Reduction {
         optimizer: &mut AdamW,
     ) -> Result<()> {
         for at in &parallel.units[unit] {
-            if let Some(gradient) = model.parameters()[*at].gradient()? {
+            if let Some(gradient) = model.all_parameters()[*at].gradient()? {
                 self.norms.push((*at, gradient.f_norm()?.f_to_kind(Kind::Float)?));
             }
         }
@@ -132,10 +132,10 @@ impl Reduction {
     fn take(&mut self, sent: UnderWay, parallel: &DataParallel, model: &Model, optimizer: &mut AdamW) -> Result<()> {
         let UnderWay { bucket, numbers, pending } = sent;
         pending.wait()?;
-        self.parts.resize_with(model.parameters().len(), || None);
+        self.parts.resize_with(model.all_parameters().len(), || None);
         let mut start = 0;
         for at in &parallel.buckets[bucket].parameters {
-            let numel = model.parameters()[*at].tensor().numel() as i64;
+            let numel = model.all_parameters()[*at].tensor().numel() as i64;
             if parallel.level == ShardLevel::None {
                 optimizer.put_gradient(model, *at, &numbers.f_narrow(0, start, numel)?)?;
                 start += numel;

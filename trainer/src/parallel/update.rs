@@ -51,7 +51,7 @@ impl DataParallel {
         }
         let all = exchange_text(&*self.group, &own)?;
         let first = all.iter().filter_map(|text| text.parse::<usize>().ok()).min();
-        let name = first.and_then(|at| model.parameters().get(at)).map(|parameter| parameter.name().to_owned());
+        let name = first.and_then(|at| model.all_parameters().get(at)).map(|parameter| parameter.name().to_owned());
         // each may be finite, and the sum of their squares not
         Ok(name.unwrap_or_else(|| "all together".to_owned()))
     }
@@ -67,7 +67,7 @@ impl DataParallel {
                     self.take_weights(model, first)?;
                 }
                 let parts = bucket.parameters.iter().map(|at| {
-                    let weights = model.parameters()[*at].tensor().f_detach()?;
+                    let weights = model.all_parameters()[*at].tensor().f_detach()?;
                     self.shard.padded(self.shard.of(&weights)?, weights.numel() as i64)
                 });
                 let part = Tensor::f_cat(&parts.collect::<Result<Vec<_>>>()?, 0)?;
@@ -86,7 +86,7 @@ impl DataParallel {
         let rows = whole.f_view([self.shard.world_size(), -1])?;
         let mut start = 0;
         for at in parameters {
-            start = self.shard.fill(&model.parameters()[*at].tensor().f_detach()?, &rows, start)?;
+            start = self.shard.fill(&model.all_parameters()[*at].tensor().f_detach()?, &rows, start)?;
         }
         Ok(())
     }

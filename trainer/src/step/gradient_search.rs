@@ -61,7 +61,7 @@ impl GradientSearch<'_> {
 
     /// The first parameter whose gradient is no number, as the micro-batch's backward left it.
     fn parameter(&self) -> Result<Option<String>> {
-        for parameter in self.model.parameters() {
+        for parameter in self.model.all_parameters() {
             let Some(gradient) = parameter.gradient()? else { continue };
             if gradient.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
                 return Ok(Some(parameter.name().to_owned()));

@@ -218,7 +218,7 @@ impl<'t> TrainStep<'t> {
                 }
             };
             if !norm.is_finite() {
-                let parameter = of_parameter.map(|at| model.parameters()[at].name().to_owned());
+                let parameter = of_parameter.map(|at| model.all_parameters()[at].name().to_owned());
                 let search = GradientSearch { model, batch, pass, gradients: &gradients, forward, scores: score };
                 not_finite = Some(search.report(norm, parameter)?);
             }

@@ -109,8 +109,8 @@ impl Trainer {
         &self.settings
     }
 
-    /// The model that is trained. With `[parallel] shard = "parameters"` its tensors have shapes and no numbers:
-    /// [`Trainer::save_weights`] puts them together.
+    /// The model that is trained. With `[parallel] shard = "parameters"` it gives no parameters, and all ranks call what runs it
+    /// together.
     pub fn model(&self) -> &Model {
         &self.model
     }
