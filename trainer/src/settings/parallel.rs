@@ -12,7 +12,8 @@ pub enum ShardLevel {
     /// Nothing: every rank has everything, and gradients are summed with one message each way.
     #[default]
     None,
-    /// The optimiser's state (ZeRO-1): 8 bytes a parameter less 8 / ranks, 12 under bf16. As many bytes are sent as for `none`.
+    /// The optimiser's state (ZeRO-1): 8 bytes a parameter less 8 / ranks, 12 under bf16. Gradients go one way and weights the
+    /// other.
     Optimizer,
     /// The summed gradients, too (ZeRO-2): 4 bytes a parameter less 4 / ranks. They are shared out after every micro-batch, so
     /// that with more than one a step more is sent.
