@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=shim/shim.cpp");
+    println!("cargo:rerun-if-changed=shim");
     println!("cargo:rerun-if-env-changed=LIBTORCH_INCLUDE");
     // set by torch-sys, whose `links` is `tch`
     let lib = std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is");
@@ -31,7 +31,11 @@ fn compile_shim(lib: &Path) {
         // calls into libtorch: nothing here is worth optimising
         .opt_level(0)
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
+        // without it libtorch's header of its gloo group is empty
+        .define("USE_C10D_GLOO", None)
         .includes([include.join("torch/csrc/api/include"), include])
+        .include("shim/gloo_stubs")
         .file("shim/shim.cpp")
+        .file("shim/collective.cpp")
         .compile("dressage_shim");
 }

@@ -6,10 +6,7 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
+#include "caught.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,30 +20,10 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+using dressage::caught;
+using dressage::first_line;
+
 namespace {
-
-char *first_line(const char *text) {
-  const size_t length = std::strcspn(text, "\n");
-  char *copy = static_cast<char *>(std::malloc(length + 1));
-  if (copy == nullptr) std::abort();
-  std::memcpy(copy, text, length);
-  copy[length] = '\0';
-  return copy;
-}
-
-// Runs `body` and gives its failure as text.
-template <typename Body> char *caught(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error &error) {
-    return first_line(error.what_without_backtrace());
-  } catch (const std::exception &error) {
-    return first_line(error.what());
-  } catch (...) {
-    return first_line("an exception of an unknown kind");
-  }
-}
 
 std::vector<at::Tensor> list_of(at::Tensor *const *tensors, size_t count) {
   std::vector<at::Tensor> list;
@@ -82,6 +59,31 @@ char *dressage_backward(at::Tensor *const *outputs, at::Tensor *const *gradients
 // Puts a gradient on a leaf, or takes it away (null) with its memory: tch can only fill it with zeros.
 char *dressage_set_gradient(const at::Tensor *leaf, const at::Tensor *gradient) {
   return caught([&] { leaf->mutable_grad() = gradient ? *gradient : at::Tensor(); });
+}
+
+// Gives a tensor's numbers back to the allocator; its shape, its gradient and the graphs that it is part of stay. Nobody
+// may read it until they are allocated anew.
+char *dressage_storage_release(const at::Tensor *tensor) {
+  return caught([&] {
+    auto *storage = tensor->storage().unsafeGetStorageImpl();
+    TORCH_CHECK(tensor->storage_offset() == 0 && tensor->is_contiguous(), "only a whole tensor can be released");
+    storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor->device()));
+    storage->set_nbytes(0);
+  });
+}
+
+// Allocates the numbers of a tensor anew, whatever they are then: also for the graphs that hold on to it.
+char *dressage_storage_allocate(const at::Tensor *tensor) {
+  return caught([&] {
+    c10::NoGradGuard no_grad;
+    const at::Tensor fresh = at::empty(tensor->sizes(), tensor->options().requires_grad(false));
+    auto *from = fresh.storage().unsafeGetStorageImpl();
+    auto *to = tensor->storage().unsafeGetStorageImpl();
+    const size_t n_bytes = from->nbytes();
+    to->set_data_ptr_noswap(from->set_data_ptr(at::DataPtr(nullptr, tensor->device())));
+    to->set_nbytes(n_bytes);
+    from->set_nbytes(0);
+  });
 }
 
 // One AdamW step on plain tensors. `steps` are counted up first, as the kernel wants it.

@@ -6,6 +6,7 @@ use dressage_schemas::ErrorKind;
 use tch::TchError;
 use thiserror::Error;
 
+use crate::collective::CollectiveError;
 use crate::loss::{LossError, NonFinite};
 use crate::metrics::tensorboard::EventFileError;
 use crate::micro_batch::{BatchError, Place};
@@ -286,6 +287,19 @@ pub enum Error {
         /// Of the model that was to be restored.
         here: String,
     },
+    /// A checkpoint of the middle of a window of steps, which another number of ranks wrote.
+    #[error(
+        "{place} was saved by {saved} ranks in the middle of a window of train steps, and its old log-probs are of their \
+         micro-batches: restore it with {saved} ranks, not {here}, or take a checkpoint of the beginning of a window"
+    )]
+    CheckpointWindow {
+        /// Where the checkpoint is.
+        place: String,
+        /// How many ranks wrote it.
+        saved: usize,
+        /// How many ranks there are.
+        here: usize,
+    },
     /// Settings that cannot be, or do not go together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -301,6 +315,9 @@ pub enum Error {
     /// An event file that was not written or read.
     #[error(transparent)]
     EventFile(#[from] EventFileError),
+    /// Ranks that could not work together.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// An operation of libtorch failed.
     #[error(transparent)]
     Torch(#[from] TorchError),
@@ -330,7 +347,8 @@ impl Error {
             | Self::NoReference { .. }
             | Self::ReferenceVocabulary { .. }
             | Self::CheckpointVersion { .. }
-            | Self::CheckpointModel { .. } => ErrorKind::Invalid,
+            | Self::CheckpointModel { .. }
+            | Self::CheckpointWindow { .. } => ErrorKind::Invalid,
             Self::OldLogprobsMissing { .. } => ErrorKind::Internal,
             Self::FileMissing { .. } => ErrorKind::NotFound,
             Self::FileRead { .. } => ErrorKind::Unavailable,
@@ -344,6 +362,7 @@ impl Error {
             Self::Loss(error) => error.kind(),
             Self::NonFinite(error) => error.kind(),
             Self::EventFile(error) => error.kind(),
+            Self::Collective(error) => error.kind(),
             Self::Torch(error) => error.kind(),
         }
     }

@@ -20,10 +20,13 @@
 //!                                    └─────────────┴──────────────┘        ─▶ AdamW ◀── Schedule
 //! ```
 //!
+//! Several processes train one model as one: [`Trainer::parallel`] over a [`collective::ProcessGroup`], with gradients summed up
+//! while backward runs, and optimiser, gradients and weights shared out as `[parallel] shard` says.
+//!
 //! Read first: [`Trainer`] and [`step`] (a train step), [`TrainerSettings`] and [`settings`], [`micro_batch`] (checked tensors of
 //! a batch of the stream), [`checkpoint`]; then what a step is made of: [`Model`], [`PackedRow`], [`Trace`] (one pass, and the
 //! way back), [`TokenScores`] (what a loss is built on), [`loss`] (objectives and corrections), [`AdamW`], [`metrics`] (what a
-//! train step says of itself). [`Model::sample`] closes the loop in tests.
+//! train step says of itself); [`collective`] (how ranks meet). [`Model::sample`] closes the loop in tests.
 //!
 //! Invariants:
 //!
@@ -34,6 +37,7 @@
 //! 5. The loss, the gradients and the update of a train step do not depend on how it was split into micro-batches.
 //! 6. Weights are never updated from a number that is NaN or infinite.
 //! 7. A restored run gives the same bits as the one that went on.
+//! 8. Ranks that train together take the same steps with the same weights, or none of them goes on.
 //!
 //! ```no_run
 //! use dressage_trainer::micro_batch::{MicroBatch, Place};
@@ -63,6 +67,7 @@
 #![deny(unsafe_code)]
 
 pub mod checkpoint;
+pub mod collective;
 mod config;
 mod error;
 mod files;
@@ -73,6 +78,7 @@ mod model;
 #[allow(unsafe_code)]
 mod native;
 mod optimizer;
+mod parallel;
 mod rope;
 mod routing;
 mod row;

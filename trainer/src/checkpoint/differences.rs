@@ -20,7 +20,7 @@ pub fn differences(saved: &TrainerSettings, now: &TrainerSettings) -> Vec<String
 }
 
 /// Values by `[section] key`.
-fn flat(settings: &TrainerSettings) -> BTreeMap<String, Value> {
+pub(crate) fn flat(settings: &TrainerSettings) -> BTreeMap<String, Value> {
     // settings are numbers, words and switches, which JSON can hold
     let Ok(Value::Object(sections)) = serde_json::to_value(settings) else { return BTreeMap::new() };
     let of_section = |(section, keys): (String, Value)| {

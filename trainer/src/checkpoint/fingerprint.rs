@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::config::ModelConfig;
 
 /// Names and values, in an order in which the first difference says most.
-pub(super) fn fingerprint(config: &ModelConfig) -> Map<String, Value> {
+pub(crate) fn fingerprint(config: &ModelConfig) -> Map<String, Value> {
     let experts = config.experts.as_ref();
     let fields = [
         ("model_type", json!(config.family.model_type())),

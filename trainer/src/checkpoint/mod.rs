@@ -11,7 +11,17 @@
 //!   trainer/state.json               steps taken, progress, settings, random generators, sizes of the other files
 //! ```
 //!
-//! A restored run gives bit-identical losses and weights to the one that went on, on the CPU with the same number of threads.
+//! Of several ranks that share out the optimiser each writes its part, and its own log-probs:
+//!
+//! ```text
+//!   trainer/optimizer-00001-of-00004.safetensors, …      rank 0's numbers of each parameter, counted through, …
+//!   trainer/old_logprobs-00001-of-00004.safetensors, …
+//! ```
+//!
+//! Any number of ranks restores it, at any level of `[parallel] shard`; each reads only its own numbers of them.
+//!
+//! A restored run gives bit-identical losses and weights to the one that went on, on the CPU with the same number of threads and
+//! of ranks.
 //! What else is guaranteed: `docs/checkpoints.md`.
 //!
 //! Read first: [`Progress`], [`Trainer::save`], [`Trainer::restore`], [`CheckpointState`], [`differences`].
@@ -24,21 +34,33 @@
 
 mod differences;
 mod fingerprint;
+mod optimizer_files;
 mod progress;
 mod random;
 mod restore;
 mod save;
 mod state;
+mod together;
 mod tokenizer_files;
 
 pub use differences::differences;
+pub(crate) use differences::flat as flat_settings;
+pub(crate) use fingerprint::fingerprint as model_fingerprint;
 pub use progress::Progress;
 pub use state::CheckpointState;
 pub use tokenizer_files::{TOKENIZER_FILES, copy_tokenizer_files};
 
 /// The optimiser's state.
-const OPTIMIZER: &str = "trainer/optimizer.safetensors";
+const OPTIMIZER: &str = "trainer/optimizer";
 /// Log-probs that later steps need.
-const OLD_LOGPROBS: &str = "trainer/old_logprobs.safetensors";
+const OLD_LOGPROBS: &str = "trainer/old_logprobs";
 /// Everything else, and what the other files are.
 const STATE: &str = "trainer/state.json";
+
+/// A file's name, of one or of a rank's among several.
+fn file_of(stem: &str, rank: usize, n_files: usize) -> String {
+    match n_files {
+        1 => format!("{stem}.safetensors"),
+        _ => format!("{stem}-{:05}-of-{n_files:05}.safetensors", rank + 1),
+    }
+}

@@ -6,17 +6,21 @@ use safetensors::{Dtype, SafeTensors};
 use tch::{Kind, Tensor, no_grad};
 
 use super::fingerprint::first_difference;
+use super::optimizer_files::OptimizerFiles;
 use super::progress::{Progress, parse_tensor_name};
-use super::state::{StateFile, damaged};
-use super::{OLD_LOGPROBS, OPTIMIZER};
+use super::state::{RanksFile, StateFile, damaged};
+use super::together::together;
+use super::{OLD_LOGPROBS, file_of};
 use crate::error::{Error, Result};
 use crate::files::ModelFiles;
 use crate::step::Trainer;
-use crate::weights::{StoredWeights, parse_tensors, shape_of, tensor_of};
+use crate::weights::{StoredWeights, parse_tensors, tensor_of};
 
 impl Trainer {
     /// Takes over a checkpoint: weights, optimiser, steps taken and the random generators. Settings stay those of this
-    /// trainer; which ones differ from the saved, [`differences`](crate::checkpoint::differences) says.
+    /// trainer; which ones differ from the saved, [`differences`](crate::checkpoint::differences) says. Of several ranks all call
+    /// it, and each is given its own progress back; how many ranks wrote the checkpoint, and what they shared out, does not
+    /// matter but for old log-probs.
     ///
     /// # Errors
     ///
@@ -29,8 +33,22 @@ impl Trainer {
     /// * [`Error::CheckpointDamaged`], [`Error::WeightsFile`], [`Error::OptimizerState`] and what [`crate::Model::load`] says of
     ///   weights for files that are not what was written.
     ///
+    /// [`Error::CheckpointWindow`] for one that other ranks wrote in the middle of a window of steps; [`Error::Collective`] if
+    /// another rank cannot restore it, for whatever reason.
+    ///
     /// [`Error::Torch`] for want of memory while tensors are copied leaves the trainer half restored: drop it.
     pub fn restore(&mut self, files: &dyn ModelFiles) -> Result<Progress> {
+        if let Some(parallel) = &self.parallel {
+            parallel.group().enter("restore of a checkpoint");
+        }
+        let checked = self.check_checkpoint(files);
+        // nothing is changed anywhere if one of the ranks cannot
+        let checked = together(self.parallel.as_ref(), "the restore of a checkpoint", checked)?;
+        self.take(files, checked)
+    }
+
+    /// Opens and checks everything.
+    fn check_checkpoint(&self, files: &dyn ModelFiles) -> Result<Checked> {
         let state = StateFile::read(files)?;
         self.check_model(files, &state)?;
         for name in state.files.keys() {
@@ -40,27 +58,28 @@ impl Trainer {
         }
         let weights = StoredWeights::open(files, self.model.config())?;
         weights.files().try_for_each(|(name, bytes)| state.check_size(files, name, bytes))?;
-        let optimizer = state.open(files, OPTIMIZER)?;
-        let optimizer = parse_tensors(OPTIMIZER, &optimizer)?;
-        let shapes: Vec<_> = optimizer.iter().map(|(name, view)| (name, shape_of(&view))).collect();
-        self.optimizer.check_state(&self.model, &shapes)?;
-        check_all_f32(files, OPTIMIZER, &optimizer)?;
-        let old_logprobs = read_old_logprobs(files, &state)?;
+        let optimizer = OptimizerFiles::open(files, &state)?;
+        optimizer.parse()?.check(files, &self.optimizer, &self.model)?;
+        let old_logprobs = read_old_logprobs(files, &state, self.ranks())?;
+        Ok(Checked { state, weights, optimizer, old_logprobs })
+    }
+
+    fn take(&mut self, files: &dyn ModelFiles, checked: Checked) -> Result<Progress> {
+        let Checked { state, weights, optimizer, old_logprobs } = checked;
         let options = self.model.options();
         state.rng.restore(options.device, &files.place())?;
 
-        if options.kind == Kind::Float {
-            let mut parameters = self.model.parameters().iter();
+        // of a bf16 model the optimiser has the weights: those of its part
+        if options.kind == Kind::Float || self.parallel.is_some() {
+            let mut at = 0;
             weights.each(options.kind, options.device, |_, saved| {
-                let Some(parameter) = parameters.next() else { return Ok(()) };
-                no_grad(|| parameter.tensor().shallow_clone().f_copy_(&saved))?;
+                no_grad(|| self.model.take_weights(at, &saved))?;
+                at += 1;
                 Ok(())
             })?;
         }
-        self.optimizer.take_state(&self.model, |name| match optimizer.tensor(name) {
-            Ok(view) => tensor_of(name, &view),
-            Err(source) => Err(Error::WeightsFile { name: OPTIMIZER.to_owned(), source }),
-        })?;
+        let optimizer = optimizer.parse()?;
+        self.optimizer.take_state(&self.model, |name, range| optimizer.read(name, range))?;
         self.has_gradients = true;
         self.forget_gradients()?;
         self.train_steps = state.train_steps;
@@ -89,30 +108,50 @@ impl Trainer {
     }
 }
 
-fn check_all_f32(files: &dyn ModelFiles, name: &str, tensors: &SafeTensors<'_>) -> Result<()> {
+/// A checkpoint that can be restored.
+struct Checked {
+    state: StateFile,
+    weights: StoredWeights,
+    optimizer: OptimizerFiles,
+    old_logprobs: BTreeMap<(i32, i32), Tensor>,
+}
+
+pub(super) fn check_all_f32(files: &dyn ModelFiles, name: &str, tensors: &SafeTensors<'_>) -> Result<()> {
     match tensors.iter().find(|(_, view)| view.dtype() != Dtype::F32) {
         Some((tensor, view)) => Err(damaged(files, name, format!("{tensor} is of type {:?}, not F32", view.dtype()))),
         None => Ok(()),
     }
 }
 
-fn read_old_logprobs(files: &dyn ModelFiles, state: &StateFile) -> Result<BTreeMap<(i32, i32), Tensor>> {
-    let expected = state.progress.old_logprobs;
+fn read_old_logprobs(
+    files: &dyn ModelFiles,
+    state: &StateFile,
+    (rank, world_size): (usize, usize),
+) -> Result<BTreeMap<(i32, i32), Tensor>> {
+    if state.progress.old_logprobs == 0 {
+        return Ok(BTreeMap::new());
+    }
+    if state.world_size() != world_size {
+        return Err(Error::CheckpointWindow { place: files.place(), saved: state.world_size(), here: world_size });
+    }
+    let of_rank = |ranks: &RanksFile| ranks.old_logprobs.get(rank).copied().unwrap_or(0);
+    let expected = state.ranks.as_ref().map_or(state.progress.old_logprobs, of_rank);
     if expected == 0 {
         return Ok(BTreeMap::new());
     }
-    let bytes = state.open(files, OLD_LOGPROBS)?;
-    let tensors = parse_tensors(OLD_LOGPROBS, &bytes)?;
-    check_all_f32(files, OLD_LOGPROBS, &tensors)?;
+    let name = file_of(OLD_LOGPROBS, rank, world_size);
+    let bytes = state.open(files, &name)?;
+    let tensors = parse_tensors(&name, &bytes)?;
+    check_all_f32(files, &name, &tensors)?;
     let mut found = BTreeMap::new();
-    for (name, view) in tensors.iter() {
-        let at = parse_tensor_name(name)
-            .ok_or_else(|| damaged(files, OLD_LOGPROBS, format!("tensor {name} is of no micro-batch")))?;
-        found.insert(at, tensor_of(name, &view)?);
+    for (tensor, view) in tensors.iter() {
+        let at = parse_tensor_name(tensor)
+            .ok_or_else(|| damaged(files, &name, format!("tensor {tensor} is of no micro-batch")))?;
+        found.insert(at, tensor_of(tensor, &view)?);
     }
     if found.len() != expected {
         let problem = format!("it has {} micro-batches, and {expected} were written", found.len());
-        return Err(damaged(files, OLD_LOGPROBS, problem));
+        return Err(damaged(files, &name, problem));
     }
     Ok(found)
 }

@@ -28,6 +28,20 @@ pub(super) struct StateFile {
     /// Sizes of all other files, in bytes.
     pub(super) files: BTreeMap<String, u64>,
     pub(super) rng: Generators,
+    /// Where several ranks wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ranks: Option<RanksFile>,
+}
+
+/// The ranks that wrote a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RanksFile {
+    pub(super) world_size: usize,
+    /// Files of the optimiser's state: one, or one a rank.
+    pub(super) optimizer_files: usize,
+    /// Micro-batches with old log-probs, of each rank.
+    pub(super) old_logprobs: Vec<usize>,
 }
 
 /// The caller's progress, without its tensors.
@@ -45,6 +59,16 @@ pub(super) struct ProgressFile {
 }
 
 impl StateFile {
+    /// How many ranks wrote it.
+    pub(super) fn world_size(&self) -> usize {
+        self.ranks.as_ref().map_or(1, |ranks| ranks.world_size)
+    }
+
+    /// How many files the optimiser's state is in.
+    pub(super) fn optimizer_files(&self) -> usize {
+        self.ranks.as_ref().map_or(1, |ranks| ranks.optimizer_files)
+    }
+
     pub(super) fn read(files: &dyn ModelFiles) -> Result<Self> {
         let bytes = files.open(STATE)?;
         let damaged = |error: serde_json::Error| damaged(files, STATE, error.to_string());
@@ -100,6 +124,8 @@ pub struct CheckpointState {
     pub settings: TrainerSettings,
     /// Sizes of its files but `trainer/state.json`, in bytes.
     pub files: BTreeMap<String, u64>,
+    /// How many ranks wrote it.
+    pub world_size: usize,
 }
 
 impl CheckpointState {
@@ -121,6 +147,7 @@ impl CheckpointState {
             epoch,
             settings: state.settings,
             files: state.files,
+            world_size: state.ranks.map_or(1, |ranks| ranks.world_size),
         })
     }
 }

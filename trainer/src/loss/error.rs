@@ -3,6 +3,7 @@
 use std::fmt;
 
 use dressage_schemas::ErrorKind;
+use serde::{Deserialize, Serialize};
 use tch::TchError;
 
 use crate::micro_batch::{Place, TokenPlace};
@@ -54,7 +55,7 @@ impl From<TchError> for LossError {
 }
 
 /// Which numbers were looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Quantity {
     /// The trainer's log-probs.

@@ -1,7 +1,7 @@
 //! What a step reports about its loss, as sums and maxima that add up over micro-batches and ranks.
 //!
-//! Two tensors on the device: nothing waits for it until the step is over and [`LossStats::metrics`] reads them. For
-//! several ranks the caller reduces [`LossStats::sums`] by sum and [`LossStats::maxima`] by maximum, once a step.
+//! Two tensors on the device: nothing waits for it until the step is over and [`LossStats::metrics`] reads them. Of
+//! several ranks the trainer reduces [`LossStats::sums`] by sum and [`LossStats::maxima`] by maximum, once a step.
 
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -79,6 +79,11 @@ impl LossStats {
             sums: Tensor::f_zeros([N_SUMS as i64], (Kind::Double, device))?,
             maxima: Tensor::f_full([N_MAXIMA as i64], f64::NEG_INFINITY, (Kind::Double, device))?,
         })
+    }
+
+    /// Of sums and maxima that were reduced over ranks.
+    pub(crate) fn of(sums: Tensor, maxima: Tensor) -> Self {
+        Self { sums, maxima }
     }
 
     /// What this and the other have seen.

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Which micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Place {
     /// 0-based within the plan.
     pub train_step: i32,
@@ -20,7 +22,7 @@ impl fmt::Display for Place {
 }
 
 /// Which segment of a micro-batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentPlace {
     /// The micro-batch.
     pub place: Place,
@@ -37,7 +39,7 @@ impl fmt::Display for SegmentPlace {
 }
 
 /// Which token of a segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenPlace {
     /// The segment.
     pub segment: SegmentPlace,

@@ -7,7 +7,9 @@ mod layer;
 mod norm;
 mod parameters;
 mod projection;
+mod shared_out;
 mod trace;
+mod units;
 
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -22,6 +24,7 @@ use layer::Layer;
 use norm::Norm;
 use parameters::NamedTensors;
 pub use parameters::Parameter;
+use shared_out::SharedOut;
 pub use trace::{ForwardOptions, Trace};
 
 /// How a model is kept in memory.
@@ -52,6 +55,8 @@ pub struct Model {
     final_norm: Norm,
     /// Output matrix; the embedding itself where they are tied.
     head: Tensor,
+    /// This rank's part of the weights, where ranks share them out.
+    shared_out: Option<SharedOut>,
 }
 
 impl Model {
@@ -94,16 +99,20 @@ impl Model {
         };
         let layers = (0..config.n_layers).map(|l| Layer::build(&config, l, &tensors)).collect::<Result<Vec<_>>>()?;
         let final_norm = Norm::new(tensors.get("model.norm.weight")?, config.norm_eps);
-        Ok(Self { config, options, embedding, layers, final_norm, head, parameters })
+        Ok(Self { config, options, embedding, layers, final_norm, head, parameters, shared_out: None })
     }
 
     /// Writes `config.json` and the weights in `kind` (bf16 or f32), as [`Model::load`], transformers, vLLM and SGLang
-    /// read them. The tokenizer's files are not the model's: copying them is the caller's work.
+    /// read them. The tokenizer's files are not the model's: copying them is the caller's work. Where ranks share the weights
+    /// out all of them call it together, and each has all weights in the CPU's memory meanwhile.
     ///
     /// # Errors
     ///
     /// [`Error::FileWrite`] from the sink, [`Error::Setting`] for another kind.
     pub fn save(&self, sink: &mut dyn ModelSink, kind: Kind, shard_bytes_max: u64) -> Result<()> {
+        if self.shares_weights() {
+            return self.save_with(&self.gathered_on_cpu()?, sink, kind, shard_bytes_max);
+        }
         let specs = parameter_specs(&self.config).into_iter();
         let parameters: Vec<_> = specs.zip(&self.parameters).map(|(s, p)| (s, p.tensor().shallow_clone())).collect();
         self.save_values(&parameters, sink, kind, shard_bytes_max)
@@ -154,8 +163,14 @@ impl Model {
         self.options
     }
 
-    /// Everything that is trained, in a fixed order.
+    /// Everything that is trained, in a fixed order. Nothing where ranks share the weights out, since they have no numbers then
+    /// but while they are used: [`crate::Trainer::save_weights`] puts them together.
     pub fn parameters(&self) -> &[Parameter] {
+        if self.shares_weights() { &[] } else { &self.parameters }
+    }
+
+    /// As [`Self::parameters`]; those that are shared out must not be read or written, only asked for their shape and gradient.
+    pub(crate) fn all_parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::torch_error::TorchError;
 
 unsafe extern "C" {
-    fn dressage_message_free(message: *mut c_char);
+    pub(super) fn dressage_message_free(message: *mut c_char);
     fn dressage_load_cuda() -> *mut c_char;
     fn dressage_backward(
         outputs: *const *const C_tensor,
@@ -17,6 +17,8 @@ unsafe extern "C" {
         count: usize,
     ) -> *mut c_char;
     fn dressage_set_gradient(leaf: *const C_tensor, gradient: *const C_tensor) -> *mut c_char;
+    fn dressage_storage_release(tensor: *const C_tensor) -> *mut c_char;
+    fn dressage_storage_allocate(tensor: *const C_tensor) -> *mut c_char;
     fn dressage_fused_adamw(
         parameters: *const *const C_tensor,
         gradients: *const *const C_tensor,
@@ -38,16 +40,21 @@ unsafe extern "C" {
     fn dressage_device_memory_reset(device_index: c_int) -> *mut c_char;
 }
 
-/// A shim function's answer as a result.
-fn checked(message: *mut c_char) -> Result<()> {
+/// What a shim function says went wrong, if something did.
+pub(super) fn failure(message: *mut c_char) -> Option<String> {
     if message.is_null() {
-        return Ok(());
+        return None;
     }
     // SAFETY: not null, so it is a terminated string that the shim allocated for us
     let text = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
     // SAFETY: given back once, to the allocator it came from
     unsafe { dressage_message_free(message) };
-    Err(TorchError::of_text(&text).into())
+    Some(text)
+}
+
+/// A shim function's answer as a result.
+fn checked(message: *mut c_char) -> Result<()> {
+    failure(message).map_or(Ok(()), |text| Err(TorchError::of_text(&text).into()))
 }
 
 fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
@@ -75,6 +82,19 @@ pub(crate) fn set_gradient(leaf: &Tensor, gradient: Option<&Tensor>) -> Result<(
     let gradient = gradient.map_or(std::ptr::null(), Tensor::as_ptr);
     // SAFETY: a live tensor, and one that is live or null
     checked(unsafe { dressage_set_gradient(leaf.as_ptr(), gradient) })
+}
+
+/// Gives the memory of a whole tensor's numbers back; shape, gradient and graphs stay. Nobody may read or write it until
+/// [`allocate_storage`]: libtorch does not always look whether there is memory.
+pub(crate) fn release_storage(tensor: &Tensor) -> Result<()> {
+    // SAFETY: one live tensor; `Model` gives nobody a handle to one that it releases
+    checked(unsafe { dressage_storage_release(tensor.as_ptr()) })
+}
+
+/// Allocates the numbers of a released tensor anew, with no values yet, also for the graphs that hold on to it.
+pub(crate) fn allocate_storage(tensor: &Tensor) -> Result<()> {
+    // SAFETY: one live tensor
+    checked(unsafe { dressage_storage_allocate(tensor.as_ptr()) })
 }
 
 /// The numbers of one AdamW step.
@@ -253,6 +273,21 @@ mod tests {
         let error = backward(&[y], &[Tensor::from_slice(&[1f32, 2.0, 3.0])]).expect_err("shapes differ");
         let text = error.to_string();
         assert!(text.contains("gradient") && !text.contains('\n'), "{text}");
+    }
+
+    #[test]
+    fn a_released_tensor_serves_its_graph_once_its_numbers_are_back() {
+        let weight = Tensor::from_slice(&[2f32, 3.0]).set_requires_grad(true);
+        let x = Tensor::from_slice(&[5f32, 7.0]).set_requires_grad(true);
+        let y = &weight * &x;
+        release_storage(&weight).expect("release");
+        assert_eq!(weight.size(), [2]);
+        allocate_storage(&weight).expect("allocate");
+        // through another handle, so that the graph does not take it for a change
+        weight.data().copy_(&Tensor::from_slice(&[2f32, 3.0]));
+        backward(&[y], &[Tensor::from_slice(&[1f32, 1.0])]).expect("backward");
+        assert_eq!(Vec::<f32>::try_from(x.grad()).expect("grad"), [2.0, 3.0]);
+        assert_eq!(Vec::<f32>::try_from(weight.grad()).expect("grad"), [5.0, 7.0]);
     }
 
     #[test]

@@ -45,6 +45,11 @@
 //! [kl]
 //! coefficient = 0.001
 //! estimator = "k3"              # k1, k2
+//!
+//! [parallel]                    # not read by a rank that trains alone
+//! shard = "none"                # optimizer, gradients, parameters
+//! bucket_bytes_max = 26214400
+//! collective_timeout_s = 600
 //! ```
 //!
 //! Read first: [`TrainerSettings`], then the section in question.
@@ -56,6 +61,7 @@ mod kl;
 mod loss;
 mod model;
 mod optimizer;
+mod parallel;
 mod step;
 mod trainer;
 
@@ -67,5 +73,6 @@ pub use kl::{KlEstimator, KlSettings};
 pub use loss::{LossKind, LossSettings, OldLogprobs, Policy};
 pub use model::{DeviceChoice, ModelSettings, WeightKind};
 pub use optimizer::AdamWSettings;
+pub use parallel::{ParallelSettings, ShardLevel};
 pub use step::{OnNotFinite, StepSettings};
 pub use trainer::TrainerSettings;

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::checked::checked;
 use super::error::SettingsError;
-use super::{AdamWSettings, CorrectionSettings, KlSettings, LossSettings, ModelSettings, StepSettings};
+use super::{
+    AdamWSettings, CorrectionSettings, KlSettings, LossSettings, ModelSettings, ParallelSettings, StepSettings,
+};
 use crate::loss::Objective;
 use crate::optimizer::Schedule;
 
@@ -26,6 +28,8 @@ pub struct TrainerSettings {
     pub kl: KlSettings,
     /// How a train step goes.
     pub step: StepSettings,
+    /// What ranks share out.
+    pub parallel: ParallelSettings,
 }
 
 checked!(TrainerSettings);
@@ -41,6 +45,7 @@ impl TrainerSettings {
         self.optimizer.check()?;
         self.schedule.check()?;
         self.step.check()?;
+        self.parallel.check()?;
         let objective = self.objective()?;
         let steps = self.step.train_steps_per_policy;
         if steps > 1 && !objective.reads_old_logprobs() {
@@ -83,6 +88,8 @@ mod tests {
         coefficient = 0.01
         [step]
         train_steps_per_policy = 4
+        [parallel]
+        shard = "gradients"
     "#;
 
     #[test]

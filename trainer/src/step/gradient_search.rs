@@ -7,8 +7,10 @@
 
 use tch::{Tensor, no_grad};
 
+use super::not_finite::NotFiniteReport;
 use super::pass::Pass;
 use crate::error::Result;
+use crate::loss::Quantity;
 use crate::micro_batch::{MicroBatch, TokenPlace};
 use crate::model::{ForwardOptions, Model};
 use crate::native::set_gradient;
@@ -44,9 +46,22 @@ struct Alone {
 }
 
 impl GradientSearch<'_> {
+    /// What the norm is about; `parameter` is the first one with such a gradient, where that is known already.
+    pub(super) fn report(&self, norm: f64, parameter: Option<String>) -> Result<NotFiniteReport> {
+        // the search runs segments again, over the gradients that are looked at here
+        let parameter = match parameter {
+            Some(parameter) => Some(parameter),
+            None => self.parameter()?,
+        };
+        // the other ranks would have to run each segment, too
+        let at = if self.model.shares_weights() { None } else { self.token()?.map(Box::new) };
+        let (place, quantity) = (self.batch.place(), Quantity::Gradient);
+        Ok(NotFiniteReport { place, at, quantity, value: norm, parameter })
+    }
+
     /// The first parameter whose gradient is no number, as the micro-batch's backward left it.
-    pub(super) fn parameter(&self) -> Result<Option<String>> {
-        for parameter in self.model.parameters() {
+    fn parameter(&self) -> Result<Option<String>> {
+        for parameter in self.model.all_parameters() {
             let Some(gradient) = parameter.gradient()? else { continue };
             if gradient.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
                 return Ok(Some(parameter.name().to_owned()));
@@ -56,7 +71,7 @@ impl GradientSearch<'_> {
     }
 
     /// The token; none if each segment by itself has a gradient. The model's gradients are forgotten.
-    pub(super) fn token(&self) -> Result<Option<TokenPlace>> {
+    fn token(&self) -> Result<Option<TokenPlace>> {
         let (mut first, mut start) = (0, 0);
         for (index, segment) in self.batch.segments().iter().enumerate() {
             let n_trained = segment.n_trained as i64;

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Nothing is divided by the number of micro-batches or tokens: the weights of segments say all ([`crate::loss`]). Gradients
-//! are complete when the last micro-batch is done and before they are clipped; that is where data-parallel ranks will sum
-//! them up, and nowhere else.
+//! are complete when the last micro-batch is done and before they are clipped; that is where data-parallel ranks have summed
+//! them up ([`Trainer::parallel`]), and nowhere else.
 //!
 //! Read first: [`Trainer`], [`TrainStep`], then [`NotFiniteReport`].
 
@@ -22,6 +22,7 @@ mod gradient_search;
 mod not_finite;
 mod pass;
 mod report;
+mod together;
 mod train_step;
 mod trainer;
 

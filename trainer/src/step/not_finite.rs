@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
 
 use crate::error::{Error, Result};
@@ -9,18 +10,33 @@ use crate::loss::{NonFinite, Quantity, check_trained};
 use crate::micro_batch::{MicroBatch, Place, TokenPlace};
 
 /// A number that is NaN or infinite, for which a train step was left out.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NotFiniteReport {
     /// The micro-batch. Of a gradient that only the whole step's sum made infinite: its last one.
     pub place: Place,
-    /// Trajectory, segment and token. None if no segment by itself has such a number.
+    /// Trajectory, segment and token. None if no segment by itself has such a number, and for the gradient of parameters that
+    /// ranks share out.
     pub at: Option<Box<TokenPlace>>,
     /// Of what.
     pub quantity: Quantity,
     /// NaN or infinite. For the gradient of parameters, their norm.
+    #[serde(with = "as_text")]
     pub value: f64,
     /// The first parameter with such a gradient, where that was looked at.
     pub parameter: Option<String>,
+}
+
+/// JSON has no NaN and no infinity.
+mod as_text {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        value.to_string().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
 }
 
 impl fmt::Display for NotFiniteReport {
@@ -64,4 +80,32 @@ fn all_finite(looked_at: &[(Quantity, &Tensor)]) -> Result<bool, TchError> {
         return Ok(true);
     }
     Ok(Tensor::f_stack(&flags, 0)?.f_all()?.f_int64_value(&[])? != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_reaches_the_other_ranks_as_it_is() {
+        let segment = crate::micro_batch::SegmentPlace {
+            place: Place { train_step: 3, dp_rank: 1, micro_batch: 2 },
+            trajectory_id: "a \"b\"".into(),
+            segment_index: 4,
+        };
+        for value in [f64::INFINITY, f64::NEG_INFINITY, 1.5e300] {
+            let report = NotFiniteReport {
+                place: segment.place,
+                at: Some(Box::new(TokenPlace { segment: segment.clone(), token: 7 })),
+                quantity: Quantity::OldLogprobs,
+                value,
+                parameter: Some("model.norm.weight".to_owned()),
+            };
+            let text = serde_json::to_string(&report).unwrap();
+            assert_eq!(serde_json::from_str::<NotFiniteReport>(&text).unwrap(), report);
+        }
+        let report = NotFiniteReport { value: f64::NAN, ..serde_json::from_str(r#"{"place":{"train_step":0,"dp_rank":0,"micro_batch":0},"at":null,"quantity":"Loss","value":"inf","parameter":null}"#).unwrap() };
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(serde_json::from_str::<NotFiniteReport>(&text).unwrap().value.is_nan());
+    }
 }

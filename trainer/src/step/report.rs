@@ -81,7 +81,7 @@ pub struct StepReport {
     /// For [`StepMetrics::extend`](crate::metrics::StepMetrics::extend). A skipped step has no loss and no norm, only how
     /// much was skipped.
     pub metrics: Vec<(&'static str, f64)>,
-    /// Sums over the micro-batches of this rank; empty for a skipped step.
+    /// Sums over the micro-batches of all ranks; empty for a skipped step.
     pub stats: LossStats,
 }
 

@@ -13,6 +13,7 @@ use crate::metrics::names;
 use crate::micro_batch::{MicroBatch, ModelLimits, Needs, Place};
 use crate::model::Model;
 use crate::optimizer::StepOutcome;
+use crate::parallel::Reduction;
 use crate::scores::TokenScores;
 use crate::settings::OnNotFinite;
 
@@ -20,14 +21,29 @@ use crate::settings::OnNotFinite;
 #[derive(Debug)]
 #[must_use = "a step that is not finished updates nothing"]
 pub struct TrainStep<'t> {
-    trainer: &'t mut Trainer,
+    pub(super) trainer: &'t mut Trainer,
     /// None before the first micro-batch that was computed.
-    stats: Option<LossStats>,
-    not_finite: Option<NotFiniteReport>,
-    n_micro_batches: u64,
+    pub(super) stats: Option<LossStats>,
+    pub(super) not_finite: Option<NotFiniteReport>,
+    pub(super) n_micro_batches: u64,
     last_place: Place,
     /// Whether what an earlier step left was looked after.
     is_clean: bool,
+    /// How many micro-batches there will be, where that was said.
+    pub(super) n_expected: Option<u64>,
+    /// Whether this rank has run a backward.
+    pub(super) has_computed: bool,
+    /// What was sent to the other ranks.
+    pub(super) reduction: Reduction,
+    /// How far this micro-batch has gone through the model with the others.
+    pub(super) walked: Walked,
+}
+
+/// How far a micro-batch has gone through a model whose weights ranks share out.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Walked {
+    pub(super) forward: bool,
+    pub(super) back: bool,
 }
 
 /// What one micro-batch gave.
@@ -38,7 +54,7 @@ struct Losses {
 }
 
 impl<'t> TrainStep<'t> {
-    pub(super) fn begin(trainer: &'t mut Trainer) -> Self {
+    pub(super) fn begin(trainer: &'t mut Trainer, n_expected: Option<u64>) -> Self {
         Self {
             trainer,
             stats: None,
@@ -46,6 +62,10 @@ impl<'t> TrainStep<'t> {
             n_micro_batches: 0,
             last_place: Place::default(),
             is_clean: false,
+            n_expected,
+            has_computed: false,
+            reduction: Reduction::default(),
+            walked: Walked::default(),
         }
     }
 
@@ -79,11 +99,26 @@ impl<'t> TrainStep<'t> {
     pub fn micro_batch(&mut self, batch: &MicroBatch, old_logprobs: Option<&Tensor>) -> Result<MicroBatchOutcome> {
         self.n_micro_batches += 1;
         self.last_place = batch.place();
-        if let Some(report) = &self.not_finite {
-            return Ok(MicroBatchOutcome { trainer_logprobs: no_logprobs()?, not_finite: Some(report.clone()) });
+        self.walked = Walked::default();
+        self.enter(&format!("micro-batch {}", batch.place().micro_batch));
+        let outcome = self.compute(batch, old_logprobs);
+        // the others would find out only when they wait for this rank in vain
+        if let (Err(error), Some(parallel)) = (&outcome, &self.trainer.parallel)
+            && !matches!(error, Error::Collective(_))
+        {
+            parallel.group().give_up(&error.to_string());
+        }
+        outcome
+    }
+
+    fn compute(&mut self, batch: &MicroBatch, old_logprobs: Option<&Tensor>) -> Result<MicroBatchOutcome> {
+        if let Some(report) = self.not_finite.clone() {
+            self.take_part()?;
+            return Ok(MicroBatchOutcome { trainer_logprobs: no_logprobs()?, not_finite: Some(report) });
         }
         let device = self.trainer.model.options().device;
         let Some(pass) = Pass::of(batch, device)? else {
+            self.take_part()?;
             return Ok(MicroBatchOutcome { trainer_logprobs: no_logprobs()?, not_finite: None });
         };
         if old_logprobs.is_none() && self.trainer.needs_old_logprobs() {
@@ -92,7 +127,9 @@ impl<'t> TrainStep<'t> {
         }
         self.forget_leftovers()?;
         self.trainer.has_gradients = true;
+        self.has_computed = true;
         let losses = self.run(batch, &pass, old_logprobs)?;
+        self.take_part()?;
         match losses.not_finite {
             None => {
                 self.trainer.optimizer.accumulate(&self.trainer.model)?;
@@ -108,7 +145,7 @@ impl<'t> TrainStep<'t> {
     }
 
     /// A step before this one may have been dropped half way.
-    fn forget_leftovers(&mut self) -> Result<()> {
+    pub(super) fn forget_leftovers(&mut self) -> Result<()> {
         if !self.is_clean {
             self.trainer.forget_gradients()?;
             self.is_clean = true;
@@ -116,8 +153,11 @@ impl<'t> TrainStep<'t> {
         Ok(())
     }
 
-    fn run(&self, batch: &MicroBatch, pass: &Pass, old_logprobs: Option<&Tensor>) -> Result<Losses> {
-        let Trainer { model, reference, settings, objective, .. } = &*self.trainer;
+    fn run(&mut self, batch: &MicroBatch, pass: &Pass, old_logprobs: Option<&Tensor>) -> Result<Losses> {
+        let sends_now = self.sends_now();
+        let Self { trainer, reduction, walked, .. } = self;
+        let Trainer { model, reference, settings, objective, optimizer, parallel, .. } = &mut **trainer;
+        let (model, objective, parallel) = (&*model, &*objective, parallel.as_ref().filter(|_| sends_now));
         let device = model.options().device;
         let moved;
         let batch = if batch.trained.rows.device() == device {
@@ -134,7 +174,11 @@ impl<'t> TrainStep<'t> {
 
         let with_entropy = objective.needs_entropy() || settings.step.report_entropy;
         let (forward, score) = (settings.model.forward_options(), settings.model.score_options(with_entropy));
-        let trace = model.forward(&pass.row, forward)?;
+        let trace = match parallel {
+            Some(_) => model.forward_in_pieces(&pass.row, forward)?,
+            None => model.forward(&pass.row, forward)?,
+        };
+        walked.forward = true;
         let scores = trace.scores(Some(&pass.wanted), score)?;
         let logprobs = scores.logprobs.f_index_select(0, &pass.rows)?;
         let entropy = scores.entropy.as_ref().map(|entropy| entropy.f_index_select(0, &pass.rows)).transpose()?;
@@ -161,30 +205,45 @@ impl<'t> TrainStep<'t> {
 
         let mut not_finite = first_not_finite(&looked_at, batch)?;
         if not_finite.is_none() {
-            trace.backward(scores)?;
-            let norm = model.gradient_norm()?.unwrap_or(0.0);
+            let (norm, of_parameter) = match parallel {
+                Some(parallel) => {
+                    let sent = |unit| reduction.unit_done(parallel, unit, model, optimizer);
+                    trace.backward_in_pieces(scores, &mut { sent })?;
+                    walked.back = true;
+                    reduction.own_norm()?
+                }
+                None => {
+                    trace.backward(scores)?;
+                    (model.gradient_norm()?.unwrap_or(0.0), None)
+                }
+            };
             if !norm.is_finite() {
+                let parameter = of_parameter.map(|at| model.all_parameters()[at].name().to_owned());
                 let search = GradientSearch { model, batch, pass, gradients: &gradients, forward, scores: score };
-                not_finite = Some(search.report(norm)?);
+                not_finite = Some(search.report(norm, parameter)?);
             }
         }
         Ok(Losses { logprobs: logprobs.f_detach()?, stats: output.stats, not_finite })
     }
 
     /// Ends the step: clips the gradients and updates the weights, or forgets the gradients if a number was none. Either way
-    /// the step counts for the schedule.
+    /// the step counts for the schedule. With several ranks all of them end it together, and a number that is none on one of
+    /// them is so for all.
     ///
     /// # Errors
     ///
-    /// [`Error::Torch`] for want of memory.
+    /// [`Error::Torch`] for want of memory; [`Error::Collective`] if another rank fails, or is at the end of another step.
     pub fn finish(mut self) -> Result<StepReport> {
         self.forget_leftovers()?;
+        self.check_count()?;
         let learning_rate = self.trainer.learning_rate();
+        self.meet()?;
         let outcome = match self.not_finite.take() {
             Some(report) => TrainStepOutcome::Skipped(report),
             None if !self.trainer.has_gradients => TrainStepOutcome::Updated { grad_norm: 0.0, learning_rate },
             None => self.update(learning_rate)?,
         };
+        let n_ranks = self.trainer.ranks().1 as u64;
         let trainer = self.trainer;
         let mut stats = match self.stats {
             Some(stats) => stats,
@@ -202,7 +261,7 @@ impl<'t> TrainStep<'t> {
             TrainStepOutcome::Skipped(_) => {
                 trainer.forget_gradients()?;
                 stats = LossStats::none(trainer.model.options().device)?;
-                metrics.push((names::SKIPPED_MICRO_BATCHES, self.n_micro_batches as f64));
+                metrics.push((names::SKIPPED_MICRO_BATCHES, (self.n_micro_batches * n_ranks) as f64));
                 if trainer.settings.step.on_not_finite == OnNotFinite::Stop {
                     // the run ends in front of this step, and may try it again with other settings
                     return Ok(StepReport { outcome, metrics, stats });
@@ -216,8 +275,15 @@ impl<'t> TrainStep<'t> {
     }
 
     fn update(&mut self, learning_rate: f64) -> Result<TrainStepOutcome> {
-        let Trainer { optimizer, model, .. } = &mut *self.trainer;
-        Ok(match optimizer.step(model, learning_rate)? {
+        let Trainer { optimizer, model, parallel, .. } = &mut *self.trainer;
+        let outcome = match parallel.as_ref().filter(|parallel| parallel.shares_optimizer()) {
+            Some(parallel) => {
+                let parts = if parallel.shares_gradients() { optimizer.parts() } else { self.reduction.take_parts() };
+                parallel.update_parts(model, optimizer, &parts, learning_rate)?
+            }
+            None => optimizer.step(model, learning_rate)?,
+        };
+        Ok(match outcome {
             StepOutcome::Updated { grad_norm } => TrainStepOutcome::Updated { grad_norm, learning_rate },
             StepOutcome::NotFinite { parameter } => TrainStepOutcome::Skipped(NotFiniteReport {
                 place: self.last_place,
@@ -241,15 +307,5 @@ impl TokenGradients {
             None => rows.f_zeros_like()?.f_to_kind(tch::Kind::Float)?,
         };
         Ok(Self { logprobs, entropy: scores.entropy.as_ref().map(at).transpose()?.flatten() })
-    }
-}
-
-impl GradientSearch<'_> {
-    fn report(&self, norm: f64) -> Result<NotFiniteReport> {
-        // the search runs segments again, over the gradients that are looked at here
-        let parameter = self.parameter()?;
-        let at = self.token()?.map(Box::new);
-        let (place, quantity) = (self.batch.place(), Quantity::Gradient);
-        Ok(NotFiniteReport { place, at, quantity, value: norm, parameter })
     }
 }

@@ -1,14 +1,18 @@
 //! The trainer: a model, what updates it, and how far it has come.
 
+use std::sync::Arc;
+
 use tch::{Device, Tensor};
 
 use super::pass::{Pass, no_logprobs};
 use super::train_step::TrainStep;
+use crate::collective::Collectives;
 use crate::error::{Error, Result};
 use crate::loss::Objective;
 use crate::micro_batch::{MicroBatch, ModelLimits, Needs, RouterShape};
 use crate::model::Model;
 use crate::optimizer::AdamW;
+use crate::parallel::DataParallel;
 use crate::settings::TrainerSettings;
 
 /// A model in training.
@@ -21,6 +25,8 @@ pub struct Trainer {
     pub(crate) optimizer: AdamW,
     pub(crate) train_steps: u64,
     pub(crate) skipped_train_steps: u64,
+    /// None for a rank that is alone.
+    pub(crate) parallel: Option<DataParallel>,
     /// Whether a backward was run since the last update: also after a step that was given up half way.
     pub(crate) has_gradients: bool,
 }
@@ -35,6 +41,35 @@ impl Trainer {
     /// device than they say, [`Error::NoReference`] where one is needed, [`Error::ReferenceVocabulary`] for one that does not
     /// fit, [`Error::Torch`] for want of memory.
     pub fn new(model: Model, reference: Option<Model>, settings: TrainerSettings) -> Result<Self> {
+        Self::build(model, reference, settings, None)
+    }
+
+    /// A trainer that trains together with the other ranks of `group`, each with the weights of rank 0: every step sums up the
+    /// gradients of all, and gives the same weights to all. What ranks share out, `[parallel] shard` says. A group of one rank
+    /// is as [`Trainer::new`].
+    ///
+    /// All ranks take the same steps with as many micro-batches each, also save and restore together. Steps, the norm of
+    /// gradients, metrics and whether a step is skipped are of all ranks together.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trainer::new`]; [`Error::Collective`] if another rank fails or has another model, as from every function that does
+    /// something together. A trainer that gave one is to be dropped, and its process started again.
+    pub fn parallel(
+        model: Model,
+        reference: Option<Model>,
+        settings: TrainerSettings,
+        group: Arc<dyn Collectives>,
+    ) -> Result<Self> {
+        Self::build(model, reference, settings, Some(group).filter(|group| group.world_size() > 1))
+    }
+
+    fn build(
+        mut model: Model,
+        reference: Option<Model>,
+        settings: TrainerSettings,
+        group: Option<Arc<dyn Collectives>>,
+    ) -> Result<Self> {
         settings.check()?;
         let objective = settings.objective()?;
         check_options(&model, &settings)?;
@@ -48,7 +83,14 @@ impl Trainer {
             }
             _ => {}
         }
-        let optimizer = AdamW::new(&model, settings.optimizer)?;
+        // in this order, since the optimiser of a bf16 model copies the weights
+        let parallel = group.map(|group| DataParallel::new(&mut model, group, settings.parallel)).transpose()?;
+        let optimizer = match parallel.as_ref().filter(|parallel| parallel.shares_optimizer()) {
+            Some(parallel) => {
+                AdamW::of_part(&model, settings.optimizer, parallel.shard(), parallel.shares_gradients())?
+            }
+            None => AdamW::new(&model, settings.optimizer)?,
+        };
         Ok(Self {
             model,
             reference,
@@ -57,6 +99,7 @@ impl Trainer {
             optimizer,
             train_steps: 0,
             skipped_train_steps: 0,
+            parallel,
             has_gradients: false,
         })
     }
@@ -66,7 +109,8 @@ impl Trainer {
         &self.settings
     }
 
-    /// The model that is trained.
+    /// The model that is trained. With `[parallel] shard = "parameters"` it gives no parameters, and all ranks call what runs it
+    /// together.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -110,7 +154,8 @@ impl Trainer {
     }
 
     /// Log-probs of the trained tokens under the weights as they are, `[N]` f32 on the CPU, without gradient: old log-probs
-    /// for a later step. Bit-equal to those of a step under the same weights.
+    /// for a later step. Bit-equal to those of a step under the same weights. With `[parallel] shard = "parameters"` all ranks
+    /// call it together, each for as many micro-batches.
     ///
     /// # Errors
     ///
@@ -122,13 +167,27 @@ impl Trainer {
                 let logprobs = pass.logprobs(&self.model, self.settings.model.score_options(false))?;
                 Ok(logprobs.f_to_device(Device::Cpu)?)
             }
-            None => no_logprobs(),
+            None => {
+                self.model.walk_forward()?;
+                no_logprobs()
+            }
         }
     }
 
     /// Begins a train step. What an earlier one left that was never finished is forgotten.
     pub fn begin_step(&mut self) -> TrainStep<'_> {
-        TrainStep::begin(self)
+        TrainStep::begin(self, None)
+    }
+
+    /// As [`Trainer::begin_step`], of so many micro-batches on every rank: gradients are then sent to the other ranks while the
+    /// backward pass of the last one still runs, not after it. [`TrainStep::finish`] refuses another number.
+    pub fn begin_step_of(&mut self, n_micro_batches: u64) -> TrainStep<'_> {
+        TrainStep::begin(self, Some(n_micro_batches))
+    }
+
+    /// The rank and the number of ranks.
+    pub fn ranks(&self) -> (usize, usize) {
+        self.parallel.as_ref().map_or((0, 1), |parallel| (parallel.group().rank(), parallel.group().world_size()))
     }
 
     /// The learning rate of the next step.

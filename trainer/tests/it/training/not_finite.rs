@@ -108,7 +108,7 @@ fn a_gradient_that_overflows_on_its_way_back_names_the_token_that_makes_it() {
 #[test]
 fn a_step_after_a_skipped_one_is_as_if_that_had_not_been() {
     for kind in ["f32", "bf16"] {
-        let text = format!("[model]\nkind = \"{kind}\"");
+        let text = format!("[model]\nkind = \"{kind}\"\n[step]\non_not_finite = \"skip\"");
         let settings = settings(&text);
         let new = || Trainer::new(model_of(config_json(), 1, settings.model.kind.into()), None, settings).unwrap();
         let (mut with, mut without) = (new(), new());

@@ -147,7 +147,7 @@ fn random_numbers_go_on_where_they_were_when_the_checkpoint_was_written() {
 #[test]
 fn skipped_steps_are_counted_on() {
     let place = tempfile::tempdir().unwrap();
-    let mut trainer = crate::training::made::trainer(1, "");
+    let mut trainer = crate::training::made::trainer(1, "[step]\non_not_finite = \"skip\"");
     let bad = micro_batch(&trainer, (0, 0), &[row(1, 6, 1e300)]);
     step(&mut trainer, &[(&bad, None)]);
     trainer.save(&mut Folder::at(place.path()), &Progress::default()).unwrap();
