@@ -103,7 +103,8 @@ pub(crate) fn kind_of(error: &anyhow::Error) -> ErrorKind {
 
 /// The kind of a room's error.
 fn room_kind(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
-    crate::training::kind_of(cause).or_else(|| cause.downcast_ref().map(dressage_ingest::Error::kind))
+    crate::training::kind_of(cause)
+        .or_else(|| cause.downcast_ref().map(dressage_ingest::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_segmenter::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_storage::Error::kind))
         .or_else(|| cause.downcast_ref().map(dressage_tokenizer::Error::kind))
