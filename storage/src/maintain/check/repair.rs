@@ -52,8 +52,13 @@ pub(super) async fn run(lake: &Lake, snapshot: &Snapshot, ledger: &Ledger, repor
     }
     for table in Table::ALL {
         let dataset = lake.latest(table).await?;
-        let removed = dataset.cleanup(unnamed_files_policy()).execute().await;
-        let removed = removed.map_err(|e| Error::table("remove leftover files of", table, e))?;
+        let removed = lake
+            .retry_limit()
+            .run("remove leftover files", |_| async {
+                let removed = dataset.cleanup(unnamed_files_policy()).execute().await;
+                removed.map_err(|e| Error::table("remove leftover files of", table, e))
+            })
+            .await?;
         report.files_removed +=
             removed.data_files_removed + removed.index_files_removed + removed.deletion_files_removed;
     }
@@ -64,8 +69,14 @@ pub(super) async fn run(lake: &Lake, snapshot: &Snapshot, ledger: &Ledger, repor
 pub(super) async fn note_unnamed_files(lake: &Lake, ledger: &mut Ledger) -> Result<()> {
     for table in Table::ALL {
         let dataset = lake.latest(table).await?;
-        let found = dataset.cleanup(unnamed_files_policy()).explain().await;
-        let stats = found.map_err(|e| Error::table("look for leftover files of", table, e))?.stats;
+        let found = lake
+            .retry_limit()
+            .run("look for leftover files", |_| async {
+                let found = dataset.cleanup(unnamed_files_policy()).explain().await;
+                found.map_err(|e| Error::table("look for leftover files of", table, e))
+            })
+            .await?;
+        let stats = found.stats;
         let files = stats.data_files_removed + stats.index_files_removed + stats.deletion_files_removed;
         let what = "files that no version names, a week old or more; `--repair` removes them";
         ledger.note_many(Severity::Leftover, "unnamed_file", table, files, what);
