@@ -13,6 +13,7 @@ use super::Context;
 use super::store_access::{QueryArgs, block_on};
 use crate::failure::{Failure, Outcome};
 use crate::picture::{self, Canvas, FAINT, INK, SERIES, WIDTH};
+use crate::rows::literal;
 
 /// Draw metrics of a training run over its train steps
 ///
@@ -129,7 +130,7 @@ async fn newest(session: &dressage_segmenter::Session) -> Result<Option<String>>
 }
 
 async fn read(session: &dressage_segmenter::Session, runs: &[String]) -> Result<Found> {
-    let names: Vec<String> = runs.iter().map(|run| format!("'{}'", run.replace('\'', "''"))).collect();
+    let names: Vec<String> = runs.iter().map(|run| literal(run)).collect();
     let mut rows = session
         .sql(&format!(
             "SELECT metric, train_run, optimizer_step, value FROM train_metrics WHERE train_run IN ({})",

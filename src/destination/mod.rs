@@ -288,7 +288,8 @@ mod tests {
 
     use super::*;
 
-    fn names(folder: &Path) -> Vec<String> {
+    /// What a folder holds, in order.
+    pub(super) fn names(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder).expect("a folder");
         let mut names: Vec<String> =
             entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();

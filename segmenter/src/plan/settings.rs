@@ -1,12 +1,12 @@
 //! What a user tunes about a plan.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cost::CostModel;
 use crate::error::{Error, Result};
 
 /// What happens to the groups at the end that do not fill a train step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remainder {
     /// They are a last, smaller train step; its loss weights are those of a step of its size.

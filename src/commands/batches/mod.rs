@@ -1,7 +1,7 @@
 //! `dressage batches`: the micro-batches of one rank, as a stream that any Arrow tool reads.
 
 mod give;
-mod record;
+pub(crate) mod record;
 
 use std::io::{IsTerminal, stderr, stdout};
 use std::ops::Range;

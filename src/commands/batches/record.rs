@@ -64,6 +64,7 @@ impl Recorder {
     }
 }
 
-fn now_micros() -> i64 {
+/// Microseconds since 1970.
+pub(crate) fn now_micros() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| i64::try_from(t.as_micros()).unwrap_or(i64::MAX))
 }

@@ -10,8 +10,8 @@ use dressage_trainer::{ModelFiles, Progress, Trainer};
 use tokio::runtime::Handle;
 
 use super::file::TrainFile;
-use super::journal::now_micros;
 use super::model_files::{Sink, Stored};
+use crate::commands::batches::record::now_micros;
 
 /// The key under which a checkpoint's settings keep the hash of the reference.
 pub(super) const REFERENCE_HASH: &str = "reference_hash";

@@ -107,7 +107,7 @@ pub(crate) struct PlanSection {
     /// The seed of that order.
     pub(crate) seed: i64,
     /// What to do with groups at the end that do not fill a train step.
-    pub(crate) remainder: RemainderWord,
+    pub(crate) remainder: Remainder,
     /// What a token is taken to cost when micro-batches are balanced.
     pub(crate) cost_linear: f64,
     /// What it costs more for each token of its sample.
@@ -129,24 +129,13 @@ impl Default for PlanSection {
             all_runs: false,
             shuffle: false,
             seed: 0,
-            remainder: RemainderWord::default(),
+            remainder: Remainder::default(),
             cost_linear: cost.linear,
             cost_quadratic: cost.quadratic,
             estimator: None,
             filter: None,
         }
     }
-}
-
-/// As [`Remainder`], in a file.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum RemainderWord {
-    /// A last, smaller train step.
-    #[default]
-    SmallerStep,
-    /// Left for the next plan.
-    Carry,
 }
 
 impl PlanSection {
@@ -167,10 +156,7 @@ impl PlanSection {
         Ok(PlanSettings {
             order: if self.shuffle { GroupOrder::Shuffled } else { GroupOrder::Recorded },
             seed: self.seed,
-            remainder: match self.remainder {
-                RemainderWord::SmallerStep => Remainder::SmallerStep,
-                RemainderWord::Carry => Remainder::Carry,
-            },
+            remainder: self.remainder,
             cost: CostModel { linear: self.cost_linear, quadratic: self.cost_quadratic },
             ..PlanSettings::new(batch, tokens, world_size)
         })

@@ -120,8 +120,3 @@ impl Journal {
 fn now_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
-
-/// Microseconds since 1970.
-pub(super) fn now_micros() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| i64::try_from(t.as_micros()).unwrap_or(i64::MAX))
-}

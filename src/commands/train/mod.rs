@@ -24,7 +24,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use dressage_schemas::ErrorKind;
 use dressage_trainer::metrics::StepMetrics;
-use dressage_trainer::settings::DeviceChoice;
+use dressage_trainer::settings::{DeviceChoice, TrainerSettings};
 use dressage_trainer::{ModelOptions, Progress, Trainer};
 use serde_json::{Map, Value, json};
 
@@ -243,34 +243,29 @@ fn begin(
         "training run {}: going on after {} train steps, from checkpoint {}",
         asked.train_run, row.optimizer_step, row.checkpoint_id
     ));
-    for difference in differences(&before, &asked.file.to_json()?) {
+    for difference in differences(&before, &asked.file)? {
         context.output.note(&format!("warning: set differently than before: {difference}"));
     }
     Ok((trainer, progress))
 }
 
-/// Settings of training that changed since a checkpoint, as `key: before → now`. Where the results go is no such change.
-fn differences(before: &Value, now: &Value) -> Vec<String> {
-    const OF_NO_EFFECT: [&str; 6] = ["out", "train_steps_max", "checkpoints", "metrics", "data", "epochs"];
+/// Settings of training that changed since a checkpoint, a line each. Where the results go is no such change.
+fn differences(before: &Value, now: &TrainFile) -> Result<Vec<String>> {
+    let after = now.to_json()?;
     let mut found = Vec::new();
-    for (key, value) in now.as_object().into_iter().flatten() {
-        if !OF_NO_EFFECT.contains(&key.as_str()) {
-            compare(key, &before[key], value, &mut found);
-        }
-    }
-    found
-}
-
-fn compare(key: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
-    match (before, now) {
-        (Value::Object(before), Value::Object(now)) => {
-            for (name, value) in now {
-                compare(&format!("{key}.{name}"), before.get(name).unwrap_or(&Value::Null), value, found);
+    for section in ["weights", "plan"] {
+        for (key, now) in after[section].as_object().into_iter().flatten() {
+            let before = &before[section][key];
+            if before != now {
+                found.push(format!("[{section}] {key}: {before} in the checkpoint, {now} now"));
             }
         }
-        _ if before != now => found.push(format!("{key}: {before} → {now}")),
-        _ => {}
     }
+    // those of an earlier release may not be read any more: then there is nothing to compare with
+    if let Ok(saved) = serde_json::from_value::<TrainerSettings>(before["trainer"].clone()) {
+        found.extend(dressage_trainer::checkpoint::differences(&saved, &now.trainer));
+    }
+    Ok(found)
 }
 
 fn report(

@@ -21,10 +21,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::checkpoint::{Publisher, weight_version};
 use super::feed::{Fed, Feed, FeedSettings};
 use super::file::TrainFile;
-use super::journal::{Journal, now_micros};
+use super::journal::Journal;
 use super::model_files::Stored;
 use super::page::Bar;
 use super::plans::Plans;
+use crate::commands::batches::record::now_micros;
 use crate::failure::Failure;
 use crate::interrupt::Stop;
 use crate::output::Output;
@@ -110,13 +111,13 @@ impl Run<'_> {
 
     /// Trains what is left of a plan.
     fn plan(&mut self, plan: &StoredPlan) -> Result<()> {
-        let rewards = self.handle.block_on(rewards(plan))?;
         let n_train_steps = plan.row().n_train_steps;
         self.bar.plan(plan, self.progress.next_train_step);
         self.done.carried = carried(plan);
         if self.progress.next_train_step >= n_train_steps {
             return Ok(());
         }
+        let rewards = self.handle.block_on(rewards(plan))?;
         let mut feed = self.feed(plan, self.progress.next_train_step..n_train_steps)?;
         let trained = self.train_steps(plan, &mut feed, &rewards);
         // also after an error: what was streamed is written down on the way out
