@@ -80,7 +80,7 @@ pub(super) fn open_out(
     }
     let is_ours = |name: &str| {
         let named = there.as_ref().and_then(|marker| marker["files"].as_array());
-        name == MARKER || named.is_some_and(|files| files.iter().any(|file| file["path"] == name))
+        [MARKER, BEGUN].contains(&name) || named.is_some_and(|files| files.iter().any(|file| file["path"] == name))
     };
     // without a marker they are what an interrupted publication left
     let left_over = |name: &str| name == "config.json" || name.ends_with(".safetensors") || is_tokenizer_file(name);
@@ -113,7 +113,8 @@ pub(super) fn publish(
     (train_run, weight_version, checkpoint_id): (&str, &str, Option<&str>),
 ) -> Result<()> {
     if published(out)?.is_some_and(|there| there["weight_version"] == weight_version) {
-        return Ok(());
+        // the marker is written last but for this
+        return if out.exists(BEGUN)? { Ok(out.delete(BEGUN)?) } else { Ok(()) };
     }
     // from here on the old weights are not whole, and nothing says that they are
     let before = out.list()?;

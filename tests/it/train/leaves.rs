@@ -68,6 +68,27 @@ fn weights_of_another_run_and_the_models_own_folder_are_not_written_over() -> Re
 }
 
 #[test]
+fn a_publication_that_died_at_any_point_is_done_again() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let setting = Setting::make(local(&dir.path().join("store")), dir.path(), 8)?;
+    let args = setting.planning_args("run", &[]);
+    report(&setting.dressage, &args)?;
+    let (out, weights) = (setting.out("run"), setting.weights("run")?);
+    // died between its last two files
+    std::fs::write(out.join("dressage.begun"), "weights of training run run come here\n")?;
+    report(&setting.dressage, &args)?;
+    ensure!(!out.join("dressage.begun").exists(), "the publication is over, and its mark is there");
+    // died before its marker, in the middle of the weights
+    std::fs::write(out.join("dressage.begun"), "weights of training run run come here\n")?;
+    std::fs::remove_file(out.join("dressage.json"))?;
+    std::fs::write(out.join("model.safetensors"), &weights[..100])?;
+    report(&setting.dressage, &args)?;
+    ensure!(setting.weights("run")? == weights && out.join("dressage.json").is_file());
+    ensure!(!out.join("dressage.begun").exists(), "the publication is over, and its mark is there");
+    Ok(())
+}
+
+#[test]
 fn a_run_goes_on_after_its_rollouts_were_removed() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let setting = Setting::make(local(&dir.path().join("store")), dir.path(), 40)?;
